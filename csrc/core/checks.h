@@ -1,0 +1,69 @@
+// The one place that decides whether a call is right. The CUDA op, the CPU reference and the fakes (through
+// `_C`) all come here, so a wrong call gets the same sentence everywhere, before any launch.
+//
+// Plain descriptors in, Problem out. std::invalid_argument (ValueError in Python) for a wrong argument,
+// std::runtime_error (RuntimeError) for what is right but not built or not supported here.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "core/problem.h"
+
+namespace gemmx {
+
+enum class DeviceType : uint8_t { cpu, cuda, meta, other };
+
+inline constexpr int kMaxDims = 8;
+
+// A tensor as the checks see it.
+struct TensorDesc {
+  DType dtype = DType::none;  // none: the tensor was not given
+  DeviceType device_type = DeviceType::cpu;
+  int device_index = 0;
+  int ndim = 0;                            // at most kMaxDims
+  std::array<int64_t, kMaxDims> sizes{};
+  std::array<int64_t, kMaxDims> strides{};  // in elements
+  uintptr_t data = 0;                      // address of the first element; 0: unknown (a fake), so that
+                                           // alignment counts as 16 and aliasing is not checked
+  bool present() const { return dtype != DType::none; }
+};
+
+// The arguments of gemm and gemm_out in the order of the schema. An empty string is None.
+struct GemmArgs {
+  TensorDesc a, b, c, bias, scale_a, scale_b, scale_d;
+  TensorDesc out;                // gemm_out only
+  bool has_out = false;
+  double alpha = 1.0;
+  double beta = 1.0;
+  std::string_view activation;
+  std::span<const double> activation_args;
+  bool has_activation_args = false;
+  DType out_dtype = DType::none;
+  std::string_view precision;
+  std::string_view numerics;
+  std::string_view schedule;
+  int64_t splits = 0;
+  std::string_view kernel;
+};
+
+// The checked call. `problem` is complete except that without `out` D is taken as contiguous and 16-byte
+// aligned, as torch's allocator gives it.
+struct CheckedGemm {
+  Problem problem;
+  int d_ndim = 2;
+  std::array<int64_t, 3> d_sizes{};   // (M, N) or (batch, M, N): the shape of D as the caller sees it
+  DType d_dtype = DType::none;
+  float alpha = 1.0f;
+  float beta = 0.0f;
+  float activation_args[2] = {0.0f, 0.0f};
+  bool empty() const { return problem.m == 0 || problem.n == 0 || problem.batch == 0; }
+};
+
+GEMMX_API CheckedGemm check_gemm(const GemmArgs& args);
+
+// "(3, 4)" — for messages.
+GEMMX_API std::string shape_string(const TensorDesc& t);
+
+}  // namespace gemmx
