@@ -1,0 +1,16 @@
+#include "core/plan.h"
+
+#include "core/registry.h"
+
+namespace gemmx {
+
+std::string to_string(const Plan& p) {
+  std::string text = p.kernel < 0 ? "no kernel" : kernel_specs()[p.kernel].name;
+  text += ", " + std::string(name(p.schedule));
+  if (p.schedule == Schedule::split_k) text += " " + std::to_string(p.splits);
+  text += ", " + std::string(name(p.raster)) + ", swizzle " + std::to_string(p.swizzle);
+  if (p.algo_version != 0) text += ", stored algorithm of cuBLASLt " + std::to_string(p.algo_version);
+  return text;
+}
+
+}  // namespace gemmx

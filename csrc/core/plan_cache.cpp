@@ -1,0 +1,160 @@
+#include "core/plan_cache.h"
+
+#include <atomic>
+#include <mutex>
+#include <shared_mutex>
+#include <stdexcept>
+#include <unordered_map>
+
+#include "core/registry.h"
+
+namespace gemmx {
+namespace {
+
+struct Key {
+  Problem problem;
+  int ordinal;
+  friend bool operator==(const Key&, const Key&) = default;
+};
+struct KeyHash {
+  size_t operator()(const Key& key) const { return hash(key.problem) + 0x9e3779b97f4a7c15u * (key.ordinal + 1); }
+};
+
+// 8192 plans are about 4 MB. A full cache is emptied: the working set of a model is a few hundred Problems,
+// so that eviction by age would buy nothing and cost a write to shared state on every hit.
+constexpr size_t kCapacity = 8192;
+
+struct Cache {
+  std::shared_mutex mutex;
+  std::unordered_map<Key, std::shared_ptr<const ReadyPlan>, KeyHash> plans;
+  std::shared_ptr<const Selector> selector;
+  uint64_t generation = 0;  // of the selector: a plan decided by an older one is not kept
+  std::atomic<uint64_t> hits{0}, misses{0};
+};
+
+Cache& cache() {
+  static auto* const c = new Cache;  // never destroyed: threads may still run at exit
+  return *c;
+}
+
+// One sentence on why no kernel runs the problem: the reason of the requested kernel, or of the nearest one.
+[[noreturn]] void throw_unsupported(const Problem& problem, const Device& device) {
+  if (problem.kernel >= 0) {
+    throw std::runtime_error("kernel: " + std::string(kernel_specs()[problem.kernel].name) + " can't run " +
+                             to_string(problem) + " on " + device.name + ": it " +
+                             supports(problem.kernel, problem, device));
+  }
+  std::string nearest;
+  int best = -1;
+  const auto specs = kernel_specs();
+  for (int i = 0; i < static_cast<int>(specs.size()); ++i) {
+    const KernelSpec& s = specs[i];
+    if (s.teaching || s.dtype_a != problem.a.dtype || device.capability < s.min_capability ||
+        device.capability > s.max_capability || s.priority <= best) {
+      continue;
+    }
+    best = s.priority;
+    nearest = std::string(s.name) + " " + supports(i, problem, device);
+  }
+  throw std::runtime_error("no kernel can run " + to_string(problem) + " on " + device.name +
+                           (nearest.empty() ? "" : "; the nearest, " + nearest));
+}
+
+std::shared_ptr<const ReadyPlan> make_ready(const Plan& plan, const Problem& problem, const Device& device) {
+  if (plan.kernel < 0 || plan.kernel >= static_cast<int>(kernel_specs().size())) {
+    throw std::runtime_error("the selector returned a plan without a kernel for " + to_string(problem));
+  }
+  if (const std::string reason = supports(plan.kernel, problem, device); !reason.empty()) {
+    throw std::runtime_error("the selected plan [" + to_string(plan) + "] can't run " + to_string(problem) + " on " +
+                             device.name + ": " + reason);
+  }
+  auto ready = std::make_shared<ReadyPlan>();
+  ready->plan = plan;
+  ready->spec = &kernel_specs()[plan.kernel];
+  ready->kernel = kernel(plan.kernel);
+  ready->workspace_bytes = workspace_size(plan.kernel, problem, plan, device);
+  if (ready->kernel->prepare != nullptr) {
+    ready->prepared = ready->kernel->prepare(*ready->spec, problem, plan, device);
+  }
+  return ready;
+}
+
+}  // namespace
+
+void set_selector(Selector selector) {
+  Cache& c = cache();
+  const std::unique_lock lock(c.mutex);
+  c.selector = selector ? std::make_shared<const Selector>(std::move(selector)) : nullptr;
+  ++c.generation;
+  c.plans.clear();
+}
+
+Plan select_by_priority(const Problem& problem, const Device& device) {
+  const auto specs = kernel_specs();
+  int best = -1;
+  for (int i = 0; i < static_cast<int>(specs.size()); ++i) {
+    const KernelSpec& s = specs[i];
+    if (problem.kernel >= 0 ? i != problem.kernel : s.teaching) continue;
+    const bool better = best < 0 || s.priority > specs[best].priority ||
+                        (s.priority == specs[best].priority && std::string_view(s.name) < specs[best].name);
+    if (better && supports(i, problem, device).empty()) best = i;
+  }
+  if (best < 0) throw_unsupported(problem, device);
+  Plan plan;
+  plan.kernel = best;
+  if (problem.schedule == Schedule::split_k || problem.splits > 1) {
+    plan.schedule = Schedule::split_k;
+    plan.splits = problem.splits > 0 ? problem.splits : 1;
+  } else if (problem.schedule == Schedule::stream_k || !specs[best].data_parallel) {
+    plan.schedule = Schedule::stream_k;
+  }
+  return plan;
+}
+
+Plan select(const Problem& problem, const Device& device) {
+  Cache& c = cache();
+  std::shared_ptr<const Selector> selector;
+  {
+    const std::shared_lock lock(c.mutex);
+    selector = c.selector;
+  }
+  return selector ? (*selector)(problem, device) : select_by_priority(problem, device);
+}
+
+std::shared_ptr<const ReadyPlan> ready_plan(const Problem& problem, int ordinal) {
+  Cache& c = cache();
+  const Key key{problem, ordinal};
+  uint64_t generation = 0;
+  {
+    const std::shared_lock lock(c.mutex);
+    if (const auto it = c.plans.find(key); it != c.plans.end()) {
+      c.hits.fetch_add(1, std::memory_order_relaxed);
+      return it->second;
+    }
+    generation = c.generation;
+  }
+  // No lock is held here: the selector may be Python and wait for the interpreter's lock. Two threads that
+  // miss together decide twice and get equal plans.
+  c.misses.fetch_add(1, std::memory_order_relaxed);
+  const Device& device = cuda_device(ordinal);
+  auto ready = make_ready(select(problem, device), problem, device);
+  const std::unique_lock lock(c.mutex);
+  if (c.generation != generation) return ready;
+  if (c.plans.size() >= kCapacity) c.plans.clear();
+  return c.plans.emplace(key, std::move(ready)).first->second;
+}
+
+PlanCacheInfo plan_cache_info() {
+  Cache& c = cache();
+  const std::shared_lock lock(c.mutex);
+  return {c.hits.load(), c.misses.load(), static_cast<int64_t>(c.plans.size()), static_cast<int64_t>(kCapacity)};
+}
+
+void clear_plan_cache() {
+  Cache& c = cache();
+  const std::unique_lock lock(c.mutex);
+  ++c.generation;
+  c.plans.clear();
+}
+
+}  // namespace gemmx

@@ -1,0 +1,27 @@
+// The ops' schemas and their CUDA implementations. CPU, fake and Autograd implementations are Python
+// (python/gemmx/ops.py). Tensors are never keyword-only, except out: torch refuses autograd and vmap rules for
+// such ops. gemm_out returns nothing: an alias as the result does not pass torch.compile on torch 2.11.
+#include "torch/gemm.h"
+
+// The op namespace; another name lets a copy of the library live in the same process.
+#ifndef GEMMX_NAMESPACE
+#define GEMMX_NAMESPACE gemmx
+#endif
+
+STABLE_TORCH_LIBRARY(GEMMX_NAMESPACE, m) {
+  m.def(
+      "gemm(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None, "
+      "Tensor? scale_d=None, *, float alpha=1.0, float beta=1.0, str? activation=None, "
+      "float[]? activation_args=None, ScalarType? out_dtype=None, str? precision=None, str? numerics=None, "
+      "str? schedule=None, int splits=0, str? kernel=None) -> Tensor");
+  m.def(
+      "gemm_out(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None, "
+      "Tensor? scale_d=None, *, float alpha=1.0, float beta=1.0, str? activation=None, "
+      "float[]? activation_args=None, str? precision=None, str? numerics=None, str? schedule=None, int splits=0, "
+      "str? kernel=None, Tensor(a!) out) -> ()");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(GEMMX_NAMESPACE, CUDA, m) {
+  m.impl("gemm", TORCH_BOX(&gemmx::torch_ops::gemm));
+  m.impl("gemm_out", TORCH_BOX(&gemmx::torch_ops::gemm_out));
+}
