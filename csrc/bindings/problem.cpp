@@ -20,8 +20,8 @@ std::optional<ScalarClass> parse_scalar_class(std::string_view text) {
 }
 
 // A read-write property whose Python side is the enumerator's name.
-template <typename Class, typename Holder, typename Enum>
-void def_enum(py::class_<Class, Holder>& cls, const char* field, Enum Class::*member,
+template <typename Class, typename Enum>
+void def_enum(py::class_<Class>& cls, const char* field, Enum Class::*member,
               std::optional<Enum> (*parse_name)(std::string_view)) {
   cls.def_property(
       field, [member](const Class& self) { return std::string(name(self.*member)); },

@@ -83,7 +83,7 @@ void launch(const CheckedGemm& checked, const GemmArgs& args, void* d, int devic
                      static_cast<Stream>(current_stream(device_index)));
 }
 #else
-void require_cuda_build() {
+[[noreturn]] void throw_no_cuda() {
   throw std::runtime_error("gemmx was built without CUDA (GEMMX_CUDA_ARCHS=" + std::string(build_archs()) +
                            ") and got CUDA tensors; build it with GEMMX_CUDA_ARCHS naming your GPU");
 }
@@ -114,8 +114,7 @@ Tensor gemm(const Tensor& a, const Tensor& b, const OptionalTensor& c, const Opt
   if (!checked.empty()) launch(checked, args, d.data_ptr(), device_index);
   return d;
 #else
-  require_cuda_build();
-  return a;
+  throw_no_cuda();
 #endif
 }
 
@@ -133,7 +132,7 @@ void gemm_out(const Tensor& a, const Tensor& b, const OptionalTensor& c, const O
   const torch::stable::accelerator::DeviceGuard guard(args.a.device_index);
   if (!checked.empty()) launch(checked, args, reinterpret_cast<void*>(args.out.data), args.a.device_index);
 #else
-  require_cuda_build();
+  throw_no_cuda();
 #endif
 }
 
