@@ -83,7 +83,7 @@ void launch(const CheckedGemm& checked, const GemmArgs& args, void* d, int devic
                      static_cast<Stream>(current_stream(device_index)));
 }
 #else
-[[noreturn]] void throw_no_cuda() {
+void launch(const CheckedGemm&, const GemmArgs&, void*, int) {
   throw std::runtime_error("gemmx was built without CUDA (GEMMX_CUDA_ARCHS=" + std::string(build_archs()) +
                            ") and got CUDA tensors; build it with GEMMX_CUDA_ARCHS naming your GPU");
 }
@@ -100,7 +100,6 @@ Tensor gemm(const Tensor& a, const Tensor& b, const OptionalTensor& c, const Opt
                                  precision, numerics, schedule, splits, kernel});
   if (out_dtype) args.out_dtype = from_torch(*out_dtype);
   const CheckedGemm checked = check_gemm(args);
-#ifdef GEMMX_HAS_CUDA
   const int device_index = args.a.device_index;
   std::array<int64_t, 3> strides{};
   for (int64_t i = checked.d_ndim - 1, next = 1; i >= 0; --i) {
@@ -113,9 +112,6 @@ Tensor gemm(const Tensor& a, const Tensor& b, const OptionalTensor& c, const Opt
                         device_index);
   if (!checked.empty()) launch(checked, args, d.data_ptr(), device_index);
   return d;
-#else
-  throw_no_cuda();
-#endif
 }
 
 void gemm_out(const Tensor& a, const Tensor& b, const OptionalTensor& c, const OptionalTensor& bias,
@@ -128,12 +124,8 @@ void gemm_out(const Tensor& a, const Tensor& b, const OptionalTensor& c, const O
   args.has_out = true;
   args.out = describe(out);
   const CheckedGemm checked = check_gemm(args);
-#ifdef GEMMX_HAS_CUDA
   const torch::stable::accelerator::DeviceGuard guard(args.a.device_index);
   if (!checked.empty()) launch(checked, args, reinterpret_cast<void*>(args.out.data), args.a.device_index);
-#else
-  throw_no_cuda();
-#endif
 }
 
 }  // namespace gemmx::torch_ops
