@@ -78,9 +78,9 @@ void launch(const CheckedGemm& checked, const GemmArgs& args, void* d, int devic
     scratch = empty_cuda(size, stride, DType::u8, device_index);
     workspace = {scratch->data_ptr(), ready->workspace_bytes};
   }
-  count_launch(ready->plan.kernel);
   ready->kernel->run(*ready->spec, checked.problem, ready->plan, ready->prepared.get(), operands, workspace,
                      static_cast<Stream>(current_stream(device_index)));
+  count_launch(ready->plan.kernel);
 }
 #else
 void launch(const CheckedGemm&, const GemmArgs&, void*, int) {
