@@ -1,0 +1,62 @@
+#include "bindings/testing.h"
+
+#include "bindings/bindings.h"
+#include "device/mainloop/operand_tile.cuh"
+#include "device/scheduler/tile_scheduler.cuh"
+#include "device/swizzle.cuh"
+
+namespace gemmx::bindings {
+
+void bind_testing(py::module_& m) {
+  using device::CopyMap;
+  using device::OperandTile;
+  using device::TileScheduler;
+  py::module_ t = m.def_submodule("testing", "Index functions of the device code, compiled for the host.");
+
+  t.def("swizzled_chunk", &device::swizzled_chunk, py::arg("row"), py::arg("chunk"), py::arg("chunks_per_row"));
+  t.def("valid_bytes", &device::valid_bytes, py::arg("byte"), py::arg("row_end"), py::arg("vector"));
+
+  py::class_<OperandTile>(t, "OperandTile")
+      .def(
+          py::init([](int extent_mn, int extent_k, bool k_major) { return OperandTile{extent_mn, extent_k, k_major}; }),
+          py::arg("extent_mn"), py::arg("extent_k"), py::arg("k_major"))
+      .def_property_readonly("rows", &OperandTile::rows)
+      .def_property_readonly("row_bytes", &OperandTile::row_bytes)
+      .def_property_readonly("chunks_per_row", &OperandTile::chunks_per_row)
+      .def_property_readonly("bytes", &OperandTile::bytes)
+      .def("offset", &OperandTile::offset, py::arg("row"), py::arg("byte"))
+      .def("lane_offset", &OperandTile::lane_offset, py::arg("lane"), py::arg("mn"), py::arg("mn_first"))
+      .def("block_offset", &OperandTile::block_offset, py::arg("lane_offset"), py::arg("block"), py::arg("step"));
+
+  py::class_<CopyMap>(t, "CopyMap")
+      .def(py::init([](OperandTile tile, int threads, int vector) { return CopyMap{tile, threads, vector}; }),
+           py::arg("tile"), py::arg("threads"), py::arg("vector"))
+      .def_property_readonly("rows_per_pass", &CopyMap::rows_per_pass)
+      .def_property_readonly("passes", &CopyMap::passes)
+      .def("row", &CopyMap::row, py::arg("thread"))
+      .def("byte", &CopyMap::byte, py::arg("thread"))
+      .def("even", &CopyMap::even);
+
+  py::class_<TileScheduler>(t, "TileScheduler")
+      .def(py::init([](int64_t rows, int64_t columns, int64_t splits, int tile_m, int tile_n, const std::string& raster,
+                       int swizzle) {
+             return device::make_tile_scheduler(rows, columns, splits, tile_m, tile_n,
+                                                parse(parse_raster_order(raster), "raster", raster), swizzle);
+           }),
+           py::arg("m"), py::arg("n"), py::arg("splits"), py::arg("tile_m"), py::arg("tile_n"), py::arg("raster"),
+           py::arg("swizzle"))
+      .def_readonly("tiles_m", &TileScheduler::tiles_m)
+      .def_readonly("tiles_n", &TileScheduler::tiles_n)
+      .def(
+          "coord",
+          [](const TileScheduler& s, uint32_t index) {
+            const device::TileCoord c = s.coord(index);
+            return py::make_tuple(c.batch, c.split, c.m, c.n);
+          },
+          py::arg("index"), "(batch, split, tile_m, tile_n) of a CTA.");
+  t.def("cta_count", &device::cta_count, py::arg("m"), py::arg("n"), py::arg("batch"), py::arg("splits"),
+        py::arg("tile_m"), py::arg("tile_n"));
+  t.attr("max_grid_x") = device::kMaxGridX;
+}
+
+}  // namespace gemmx::bindings

@@ -1,0 +1,159 @@
+"""The index arithmetic of the device code, compiled for the host: every tile and every byte once, no bank conflicts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from gemmx import _C
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+t = _C.testing
+
+CHUNK = 16
+BANK_GROUPS = 8  # 16-byte groups of the 32 banks: what one phase of eight 16-byte accesses must spread over
+RASTERS = ("along_m", "along_n")
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand of one row of the family: its tile and the part of it that a warp reads."""
+
+    kernel: str
+    is_a: bool
+    extent_mn: int
+    extent_k: int
+    k_major: bool
+    warp_mn: int
+    threads: int
+    vectors: tuple[int, ...]
+
+    @property
+    def tile(self) -> t.OperandTile:
+        return t.OperandTile(self.extent_mn, self.extent_k, self.k_major)
+
+
+def operands() -> Iterator[Operand]:
+    for spec in _C.kernels():
+        if spec.family != "sm80":
+            continue
+        warp = re.search(r"_w(\d+)x(\d+)_", spec.name)
+        assert warp is not None, f"{spec.name} does not name its warp tile"
+        tile_m, tile_n, tile_k = spec.tile
+        vectors = (16, 8, 4, 2) if spec.name.endswith("_align2") else (16,)
+        yield Operand(spec.name, True, tile_m, tile_k, spec.major_a == "k", int(warp[1]), spec.threads, vectors)
+        yield Operand(spec.name, False, tile_n, tile_k, spec.major_b == "k", int(warp[2]), spec.threads, vectors)
+
+
+# Rows share tiles: each distinct geometry once.
+OPERANDS = list(
+    {(o.is_a, o.extent_mn, o.extent_k, o.k_major, o.warp_mn, o.threads, o.vectors): o for o in operands()}.values()
+)
+each_operand = pytest.mark.parametrize("o", OPERANDS, ids=lambda o: f"{'A' if o.is_a else 'B'}-{o.kernel}")
+
+
+def test_rows_are_covered() -> None:
+    assert len(OPERANDS) >= 10
+
+
+@each_operand
+def test_swizzle_is_a_bijection(o: Operand) -> None:
+    tile = o.tile
+    offsets = [tile.offset(row, byte) for row in range(tile.rows) for byte in range(0, tile.row_bytes, 2)]
+    assert sorted(offsets) == list(range(0, tile.bytes, 2))
+
+
+@each_operand
+def test_warp_reads_its_fragments_without_conflicts(o: Operand) -> None:
+    tile = o.tile
+    for warp_mn in range(0, o.extent_mn, o.warp_mn):
+        lanes = [tile.lane_offset(lane, warp_mn, o.is_a) for lane in range(32)]
+        for block in range(o.warp_mn // 16):
+            for step in range(o.extent_k // 16):
+                offsets = [tile.block_offset(lane, block, step) for lane in lanes]
+                for matrix in range(4):
+                    rows = offsets[8 * matrix : 8 * matrix + 8]
+                    assert len({offset // CHUNK % BANK_GROUPS for offset in rows}) == 8
+                    # The 8 x 8 matrices in the order of the mma fragment: A steps along m first, B along k.
+                    fast, slow = matrix % 2 * 8, matrix // 2 * 8
+                    mn = warp_mn + block * 16 + (fast if o.is_a else slow)
+                    k = step * 16 + (slow if o.is_a else fast)
+                    first, along = (mn, k) if o.k_major else (k, mn)
+                    assert rows == [tile.offset(first + i, 2 * along) for i in range(8)]
+
+
+@each_operand
+def test_copy_covers_the_tile_once(o: Operand) -> None:
+    tile = o.tile
+    for vector in o.vectors:
+        copy = t.CopyMap(tile, o.threads, vector)
+        assert copy.even()
+        pieces = [
+            tile.offset(copy.row(thread) + i * copy.rows_per_pass, copy.byte(thread))
+            for i in range(copy.passes)
+            for thread in range(o.threads)
+        ]
+        assert sorted(pieces) == list(range(0, tile.bytes, vector))
+        assert all(offset % vector == 0 for offset in pieces)
+
+
+@each_operand
+def test_sixteen_byte_stores_have_no_conflicts(o: Operand) -> None:
+    copy = t.CopyMap(o.tile, o.threads, CHUNK)
+    for i in range(copy.passes):
+        for first in range(0, o.threads, 8):
+            groups = {
+                o.tile.offset(copy.row(thread) + i * copy.rows_per_pass, copy.byte(thread)) // CHUNK % BANK_GROUPS
+                for thread in range(first, first + 8)
+            }
+            assert len(groups) == 8
+
+
+@given(st.integers(0, 512), st.integers(-512, 1024), st.sampled_from([2, 4, 8, 16]))
+def test_valid_bytes_counts_what_lies_before_the_end(byte: int, row_end: int, vector: int) -> None:
+    assert t.valid_bytes(byte, row_end, vector) == sum(at < row_end for at in range(byte, byte + vector))
+
+
+@settings(deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 900), st.integers(1, 900), st.integers(1, 3)),
+    splits=st.integers(1, 4),
+    tile=st.sampled_from([(128, 256), (64, 64), (16, 64)]),
+    raster=st.sampled_from(RASTERS),
+    swizzle=st.integers(-1, 20),
+)
+def test_scheduler_visits_every_tile_once(
+    shape: tuple[int, int, int], splits: int, tile: tuple[int, int], raster: str, swizzle: int
+) -> None:
+    m, n, batch = shape
+    scheduler = t.TileScheduler(m, n, splits, *tile, raster, swizzle)
+    count = t.cta_count(m, n, batch, splits, *tile)
+    tiles_m, tiles_n = -(-m // tile[0]), -(-n // tile[1])
+    assert count == tiles_m * tiles_n * batch * splits
+    want = {(b, s, i, j) for b in range(batch) for s in range(splits) for i in range(tiles_m) for j in range(tiles_n)}
+    assert {scheduler.coord(index) for index in range(count)} == want
+
+
+@pytest.mark.parametrize("raster", RASTERS)
+def test_scheduler_walks_in_bands(raster: str) -> None:
+    # 5 x 5 tiles in bands of 2: the first ten CTAs stay in two rows or columns of tiles, the last band has one.
+    scheduler = t.TileScheduler(5 * 64, 5 * 64, 1, 64, 64, raster, 2)
+    minor = [scheduler.coord(index)[3 if raster == "along_m" else 2] for index in range(25)]
+    major = [scheduler.coord(index)[2 if raster == "along_m" else 3] for index in range(25)]
+    assert minor == [0, 1] * 5 + [2, 3] * 5 + [4] * 5
+    assert major == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] * 2 + [0, 1, 2, 3, 4]
+
+
+def test_scheduler_at_the_limit_of_a_launch() -> None:
+    batch = 2**31 - 1
+    assert t.cta_count(8, 8, batch, 1, 64, 64) == t.max_grid_x
+    assert t.cta_count(8, 8, batch, 2, 64, 64) > t.max_grid_x
+    assert t.cta_count(2**62, 2**62, 2**62, 1, 64, 64) > t.max_grid_x
+    scheduler = t.TileScheduler(8, 8, 1, 64, 64, "along_m", 1)
+    assert scheduler.coord(batch - 1) == (batch - 1, 0, 0, 0)
+    # 46340 x 46341 tiles, swizzled: no product of the decomposition leaves 32 bits.
+    scheduler = t.TileScheduler(46340 * 64, 46341 * 64, 1, 64, 64, "along_m", 46341)
+    assert scheduler.coord(46340 * 46341 - 1) == (0, 0, 46339, 46340)
