@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Writes the result tables and the plot of README.md and docs/ from benchmarks/results.
+
+    python benchmarks/report.py            rewrites the marked blocks and docs/img/<gpu>.svg
+    python benchmarks/report.py --check    exit code 1, with a sentence per stale block, when something is out of date
+
+A block lies between two markers; what stands there is replaced:
+
+    <!-- begin:results nvidia-h200 -->      one line per suite, and the plot
+    <!-- end:results -->
+    <!-- begin:rows nvidia-h200 dense -->   one line per row of a suite
+    <!-- end:rows -->
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import math
+import os
+import re
+import sys
+from pathlib import Path
+
+from gemmx.bench.results import Document, Summary, read, summarise
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "docs/benchmarks.md")
+BLOCK = re.compile(r"(<!-- begin:(results|rows) ([^>]*?) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL)
+NOT_MEASURED = "Not measured.\n"
+TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
+
+Suites = dict[str, Document]
+
+
+def load_results(folder: Path) -> dict[str, Suites]:
+    """Result files by GPU folder and suite."""
+    found: dict[str, Suites] = {}
+    for path in sorted(folder.glob("*/*.json")):
+        found.setdefault(path.parent.name, {})[path.stem] = read(path)
+    return found
+
+
+def number(x: float | None, digits: int = 2) -> str:
+    return "-" if x is None or math.isnan(x) else f"{x:.{digits}f}"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    align = ["---", *["---:"] * (len(head) - 1)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, align, *rows))
+
+
+def suite_cells(s: Summary) -> list[str]:
+    counts = str(s.measured) + (f" (+{s.skipped} not supported)" if s.skipped else "")
+    counts += f" ({s.failed} FAILED)" if s.failed else ""
+    return [
+        s.suite,
+        counts,
+        f"{number(s.torch_over_gemmx)} ({number(s.worst)})",
+        f"{number(s.torch_over_own)} ({number(s.own_worst)})",
+        number(s.cublaslt_over_gemmx),
+        "-" if math.isnan(s.cublaslt_share) else f"{100 * s.cublaslt_share:.0f} %",
+        "-" if math.isnan(s.floor_share) else f"{100 * s.floor_share:.0f} %",
+        number(s.max_error),
+    ]
+
+
+def results_block(gpu: str, suites: Suites, page: Path, root: Path) -> str:
+    measured = {name: d for name, d in suites.items() if name != "host"}
+    if not suites:
+        return NOT_MEASURED
+    text = ""
+    if measured:
+        head = ["suite", "rows", "torch / gemmx (worst)", "torch / own (worst)", "cuBLASLt best / gemmx",
+                "cuBLASLt serves", "of the floor", "largest error / bound"]  # fmt: skip
+        text += table(head, [suite_cells(summarise(d)) for d in measured.values()]) + "\n"
+        image = os.path.relpath(plot_path(root, gpu), page.parent)
+        text += f"![Speed relative to torch, one dot per row]({image})\n\n"
+    if "host" in suites:
+        text += table(
+            ["host time of a call", "mode", "gemmx µs", "torch.mm µs", "torch / gemmx"],
+            [[f"{r['M']}x{r['N']}x{r['K']}", r["mode"], number(r["gemmx_us"]), number(r["torch_us"]),
+              number(r["torch_over_gemmx"])] for r in suites["host"]["rows"]],
+        ) + "\n"  # fmt: skip
+    h = next(iter(suites.values()))["header"]
+    dates = sorted({d["header"]["date"][:10] for d in suites.values()})
+    hashes = sorted({d["header"]["source_hash"][:12] for d in suites.values()})
+    text += f"{h['gpu']}, driver {h['driver']}, torch {h['torch']}, cuBLASLt {h['cublaslt']}; {', '.join(dates)}; "
+    return text + f"library {', '.join(hashes)}.\n"
+
+
+def rows_block(document: Document | None) -> str:
+    if document is None:
+        return NOT_MEASURED
+    head = ["row", "M x N x K", "gemmx µs", "own µs", "torch µs", "cuBLASLt best µs", "torch / gemmx", "TFLOP/s",
+            "kernel"]  # fmt: skip
+    lines = []
+    for row in document["rows"]:
+        shape = f"{row['M']}x{row['N']}x{row['K']}" + (f" x{row['batch']}" if row["batch"] > 1 else "")
+        if row["status"] != "measured":
+            lines.append([row["name"], shape, *["-"] * 6, f"{row['status']}: {row['reason']}".replace("|", "\\|")])
+            continue
+        times = [number(row.get(f"{arm}_us")) for arm in ("gemmx", "own", "torch", "cublaslt_best")]
+        ratio = f"{number(row['torch_over_gemmx'])}"
+        lines.append([row["name"], shape, *times, ratio, number(row["tflops"], 1), f"`{row['kernel']}`"])
+    return table(head, lines)
+
+
+def render(page: Path, found: dict[str, Suites], root: Path) -> str:
+    """The page's text with every marked block rewritten."""
+
+    def replace(match: re.Match[str]) -> str:
+        begin, kind, what, _, end = match.groups()
+        gpu, _, suite = what.partition(" ")
+        suites = found.get(gpu, {})
+        body = results_block(gpu, suites, page, root) if kind == "results" else rows_block(suites.get(suite))
+        return f"{begin}\n{body}\n{end}"
+
+    return BLOCK.sub(replace, page.read_text())
+
+
+# -- plot ------------------------------------------------------------------------------------------------------
+
+
+def plot_path(root: Path, gpu: str) -> Path:
+    return root / "docs" / "img" / f"{gpu}.svg"
+
+
+def plot_points(suites: Suites) -> dict[str, dict[str, list[float]]]:
+    """Per suite, torch time over the time of gemmx, of our own kernels and of cuBLASLt's best, per row."""
+    points: dict[str, dict[str, list[float]]] = {}
+    for name, document in suites.items():
+        rows = [row for row in document["rows"] if row.get("status") == "measured"]
+        if not rows:
+            continue
+        best = [
+            r["torch_over_gemmx"] / r["cublaslt_best_over_gemmx"] for r in rows if r.get("cublaslt_best_over_gemmx")
+        ]
+        own = [r["torch_over_own"] for r in rows if r.get("torch_over_own")]
+        points[name] = {"gemmx": [r["torch_over_gemmx"] for r in rows], "own kernels": own, "cuBLASLt best of 16": best}
+    return points
+
+
+def digest(suites: Suites) -> str:
+    """Identifies what a plot shows; stored in the SVG, so that --check needs no matplotlib."""
+    return hashlib.sha256(repr(sorted(plot_points(suites).items())).encode()).hexdigest()[:16]
+
+
+def write_plot(path: Path, gpu: str, suites: Suites) -> None:
+    # By name: only this function needs matplotlib, and tests and --check run without it.
+    matplotlib = importlib.import_module("matplotlib")
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = gpu  # same data, same file
+    plt = importlib.import_module("matplotlib.pyplot")
+
+    points = plot_points(suites)
+    figure, axes = plt.subplots(figsize=(max(5.0, 1.6 * len(points) + 2), 3.6), layout="constrained")
+    styles = {"gemmx": ("#1b6ac9", "o"), "own kernels": ("#d9822b", "s"), "cuBLASLt best of 16": ("#8a8a8a", "x")}
+    for x, arms in enumerate(points.values()):
+        for place, (arm, values) in enumerate(arms.items()):
+            color, marker = styles[arm]
+            spread = [x + 0.27 * (place - 1) + 0.2 * (i / max(1, len(values) - 1) - 0.5) for i in range(len(values))]
+            axes.scatter(spread, values, s=9, color=color, marker=marker, linewidths=0.8, label=arm if x == 0 else None)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    ticks = [t for t in TICKS if low <= t <= high]
+    axes.set_yticks(ticks, [f"{t:g}x" for t in ticks])
+    axes.minorticks_off()
+    axes.set_xticks(range(len(points)), list(points))
+    axes.set_ylabel("speed relative to torch")
+    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None, "Description": f"results {digest(suites)}"})
+    plt.close(figure)
+
+
+# -- command ---------------------------------------------------------------------------------------------------
+
+
+def stale(root: Path, found: dict[str, Suites]) -> list[str]:
+    """What does not show the result files, one sentence each."""
+    faults = []
+    for name in PAGES:
+        page = root / name
+        if page.exists() and render(page, found, root) != page.read_text():
+            faults.append(f"{name} does not show benchmarks/results; run python benchmarks/report.py")
+    for gpu, suites in found.items():
+        path = plot_path(root, gpu)
+        if plot_points(suites) and (not path.exists() or f"results {digest(suites)}" not in path.read_text()):
+            faults.append(f"{path.relative_to(root)} does not show benchmarks/results; run python benchmarks/report.py")
+    return faults
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail when something is out of date")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to work on")
+    options = parser.parse_args()
+    root = options.root.resolve()
+    found = load_results(root / "benchmarks" / "results")
+    if options.check:
+        faults = stale(root, found)
+        print("\n".join(faults) or "README.md, docs and plots show the result files")
+        return int(bool(faults))
+    for gpu, suites in found.items():
+        if plot_points(suites):
+            write_plot(plot_path(root, gpu), gpu, suites)
+    for name in PAGES:
+        page = root / name
+        if page.exists():
+            page.write_text(render(page, found, root))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

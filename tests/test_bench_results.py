@@ -1,0 +1,397 @@
+"""Running the benchmarks and their result files, without a GPU: measured rows, the schema, reports, variants."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from bench_rows import ROOT, make_row, script
+from gemmx.bench import manifest, results, suite, timer
+from gemmx.bench.cases import Case
+
+COMMITTED = sorted((ROOT / "benchmarks" / "results").glob("*/*.json"))
+
+
+# ---- result files --------------------------------------------------------------------------------------------
+
+
+def measured_row(**changes: Any) -> dict[str, Any]:
+    row = suite.outcome(make_row(), "measured")
+    for arm, us in {"gemmx": 10.0, "own": 11.0, "torch": 12.0, "cublaslt_best": 10.5, "floor": 8.0}.items():
+        row |= {f"{arm}_us": us, f"{arm}_us_p10": us - 1, f"{arm}_us_p90": us + 1}
+    row |= {"torch_over_gemmx": 1.2, "torch_over_own": 1.09, "cublaslt_best_over_gemmx": 1.05, "floor_over_gemmx": 0.8}
+    row |= {"kernel": "cublaslt_gemm", "kernel_family": "cublaslt", "plan": "cublaslt_gemm data_parallel"}
+    return row | {"gbps": 100.0, "tflops": 1.0, "error": 0.5} | changes
+
+
+def document(rows: list[dict[str, Any]], name: str = "decode") -> results.Document:
+    header: dict[str, Any] = dict.fromkeys(results.HEADER_KEYS, "x")
+    header |= {"suite": name, "gpu": "NVIDIA H200", "source_hash": "0123456789abcdef", "date": "2026-01-02T03:04:05"}
+    return {"header": header, "rows": rows}
+
+
+def test_a_good_document_has_no_faults_and_survives_the_file(tmp_path: Path) -> None:
+    good = document([measured_row(), suite.outcome(make_row(name="y"), "skipped", "not today")])
+    assert results.validate(good) == []
+    path = tmp_path / "gpu" / "decode.json"
+    results.write(path, good)
+    assert results.read(path) == good
+    assert len(path.read_text().splitlines()) == 2 + len(results.HEADER_KEYS) + 1 + 4 + 1  # one line per row
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"error": 1.5}, "error is 1.5"),
+        ({"error": math.nan}, "error is nan"),
+        ({"gemmx_us": None}, "gemmx_us"),
+        ({"torch_us_p10": 13.0}, "not between"),
+        ({"own_us": None}, "own_reason"),
+        ({"kernel": ""}, "kernel is missing"),
+        ({"status": "fine"}, "status is 'fine'"),
+        ({"status": "failed"}, "needs a reason"),
+        ({"torch_over_gemmx": None}, "torch_over_gemmx"),
+    ],
+)
+def test_validate_names_the_fault(changes: dict[str, Any], fault: str) -> None:
+    faults = results.validate(document([measured_row(**changes)]))
+    assert any(fault in text for text in faults), faults
+
+
+def test_validate_wants_the_header_complete() -> None:
+    good = document([])
+    del good["header"]["source_hash"]
+    assert results.validate(good) == ["header: source_hash is missing or empty"]
+    assert results.validate({"rows": []})
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_committed_results_are_complete(path: Path) -> None:
+    found = results.read(path)
+    assert results.validate(found) == []
+    assert found["header"]["suite"] == path.stem
+    assert results.slug(found["header"]["gpu"]) == path.parent.name
+    if path.stem != "host":
+        names = [row.name for row in manifest.load(ROOT / "benchmarks" / "manifests" / f"{path.stem}.csv")]
+        assert [row["name"] for row in found["rows"]] == names
+        assert not [row["name"] for row in found["rows"] if row["status"] == "failed"]
+
+
+def test_summary_counts_and_weighs() -> None:
+    rows = [
+        measured_row(),
+        measured_row(name="slow", torch_over_gemmx=0.3, weight=0.0, kernel_family="sm80"),
+        suite.outcome(make_row(), "skipped", "r"),
+        suite.outcome(make_row(), "failed", "r"),
+    ]
+    s = results.summarise(document(rows))
+    assert (s.measured, s.skipped, s.failed) == (2, 1, 1)
+    assert s.torch_over_gemmx == pytest.approx(1.2)
+    assert (s.worst, s.worst_row) == (0.3, "slow")
+    assert s.cublaslt_share == 0.5
+    assert math.isnan(results.summarise(document([])).torch_over_gemmx)
+
+
+def test_slug() -> None:
+    assert results.slug("NVIDIA H200") == "nvidia-h200"
+    assert results.slug("NVIDIA GeForce RTX 4090") == "nvidia-geforce-rtx-4090"
+
+
+# ---- running a suite -----------------------------------------------------------------------------------------
+
+
+KERNELS = {"sm90_gemm": "cutlass", "sm80_gemm": "sm80", "cublaslt_gemm": "cublaslt"}
+
+
+class Plan(SimpleNamespace):
+    """As _C.Plan: fields, == and a name."""
+
+    def __str__(self) -> str:
+        return f"{self.kernel} {self.schedule} splits {self.splits}"
+
+
+class EagerGpu:
+    """Arms run on the CPU when they are captured; a replay is so long that two launches fill it."""
+
+    now = 0.0
+
+    def warm_up(self, run: Callable[[], None]) -> None:
+        run()
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        run()
+        return self.tick
+
+    def tick(self) -> None:
+        self.now += 20_000.0
+
+    def mark(self) -> float:
+        return self.now
+
+    def elapsed_us(self, start: float, end: float) -> float:
+        return end - start
+
+    def synchronize(self) -> None: ...
+
+
+@pytest.fixture
+def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Lets the code that measures run on CPU tensors.
+
+    A registry of three kernels, cuBLASLt's first three heuristics and one read variant. `chosen` is the kernel
+    that the selector takes, `ran` the one that the op launches whatever it is asked for.
+    """
+    state = SimpleNamespace(chosen="cublaslt_gemm", ran=None)
+
+    def select(problem: Any, device: Any) -> Plan:
+        asked = getattr(problem, "kernel", "")
+        schedule = getattr(problem, "schedule", "auto")
+        return Plan(
+            kernel=asked or state.chosen, schedule="data_parallel" if schedule == "auto" else schedule, splits=1
+        )
+
+    def choose(problem: Any, device: Any, exclude_families: tuple[str, ...]) -> Plan:
+        assert exclude_families == ("cublaslt",)
+        kernel = "sm90_gemm" if state.chosen == "cublaslt_gemm" else state.chosen
+        return Plan(kernel=kernel, schedule="data_parallel", splits=1)
+
+    def lt_baseline(*args: Any) -> bool:
+        workspace_bytes, _, index = args[5:]
+        assert workspace_bytes == 64 << 20
+        return bool(index < 3)
+
+    def problem_of(case: Case, **request: Any) -> SimpleNamespace:
+        state.requested = request.get("kernel", "")
+        return SimpleNamespace(kernel=state.requested, schedule=request.get("schedule", "auto"))
+
+    def gemmx_call(case: Case, **request: Any) -> Any:
+        def call(s: Any, out: torch.Tensor | None) -> torch.Tensor:
+            state.launched = state.ran or request.get("kernel") or state.chosen
+            return case.torch_call()(s, out)
+
+        return call
+
+    fake = SimpleNamespace(
+        kernels=lambda: [SimpleNamespace(name=n, family=f, schedules=("data_parallel", "split_k")) for n, f in
+                         KERNELS.items()],
+        select=select,
+        launch_counts=lambda: {name: int(name == state.launched) for name in KERNELS},
+        reset_launch_counts=lambda: None,
+        lt_baseline=lt_baseline,
+        stream_read=lambda *args: None,
+        stream_read_variants=lambda: 1,
+        built_for=lambda name, capability: True,
+        cuda_device=lambda ordinal: SimpleNamespace(l2_bytes=1, sm_count=132, capability=90),
+        build_archs=lambda: ("90a",),
+        source_hash=lambda: "0123456789abcdef",
+    )  # fmt: skip
+    gpu = EagerGpu()
+    small = {"backend": gpu, "max_rounds": 12}
+    state.fake, state.timer = fake, lambda arms, **k: timer.time_arms(arms, **{**k, **small})
+    state.case = lambda row, l2_bytes=0: Case(row, device="cpu", sets=2)
+    monkeypatch.setattr(Case, "problem", problem_of)
+    monkeypatch.setattr(Case, "gemmx_call", gemmx_call)
+    monkeypatch.setattr("gemmx.bench.cases._C", fake)
+    monkeypatch.setattr(suite, "_C", fake)
+    monkeypatch.setattr(suite, "Case", state.case)
+    monkeypatch.setattr(suite, "time_arms", state.timer)
+    monkeypatch.setattr(suite, "choose", choose)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    return state
+
+
+def test_a_measured_row_is_complete(pretend_gpu: SimpleNamespace) -> None:
+    device = pretend_gpu.fake.cuda_device(0)
+    row = suite.measure_row(make_row(), device, with_floor=True)
+    assert results.validate(document([row])) == []
+    assert (row["kernel"], row["kernel_family"], row["own_kernel"]) == ("cublaslt_gemm", "cublaslt", "sm90_gemm")
+    assert row["cublaslt_best_index"] in (0, 1, 2) and row["floor_variant"] == 0
+    assert row["torch_over_gemmx"] == row["torch_over_own"] == row["floor_over_gemmx"] == 1.0
+    assert row["error"] <= 1 and row["own_error"] <= 1
+
+
+def test_own_is_the_same_arm_where_the_selector_takes_our_kernel(pretend_gpu: SimpleNamespace) -> None:
+    pretend_gpu.chosen = "sm80_gemm"
+    row = suite.measure_row(make_row(epilogue="bias+relu"), pretend_gpu.fake.cuda_device(0), with_floor=False)
+    assert results.validate(document([row])) == []
+    assert row["own_us"] == row["gemmx_us"] and row["own_plan"] == row["plan"]
+    assert row["cublaslt_best_us"] is None and "plain products only" in row["cublaslt_best_reason"]
+    assert row["floor_us"] is None
+
+
+def test_a_row_whose_op_runs_another_kernel_fails(pretend_gpu: SimpleNamespace) -> None:
+    pretend_gpu.ran = "sm80_gemm"
+    with pytest.raises(RuntimeError, match="the plan names cublaslt_gemm, but the op launched sm80_gemm"):
+        suite.measure_row(make_row(), pretend_gpu.fake.cuda_device(0), with_floor=False)
+
+
+def test_run_writes_a_valid_file_and_reports_skipped_rows(
+    pretend_gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = script("run")
+    rows = [make_row(name="one"), make_row(name="scaled", scaling="row")]
+    facts = {"gpu": "NVIDIA H200", "uuid": "GPU-0", "driver": "1", "clocks": {"sm_mhz": "1"}}
+    monkeypatch.setattr(run, "_C", pretend_gpu.fake)
+    monkeypatch.setattr(run, "check_gpu", lambda arch: "")
+    monkeypatch.setattr(run, "suites", lambda names: {"decode": rows})
+    monkeypatch.setattr(results, "gpu_facts", lambda device: facts)
+    monkeypatch.setattr(results, "cublaslt_version", lambda: "13.1.0")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(run.sys, "argv", ["run.py", "--out", str(tmp_path)])
+    assert run.main() == 0
+    written = results.read(tmp_path / "nvidia-h200" / "decode.json")
+    assert results.validate(written) == []
+    assert [row["status"] for row in written["rows"]] == ["measured", "skipped"]
+    printed = capsys.readouterr().out
+    assert "skipped scaled: scaling is row" in printed
+    assert "decode: 1 measured, 1 skipped, 0 failed; geomean torch/gemmx 1.000 (worst 1.000 one)" in printed
+
+
+def test_variants_time_what_matches_and_say_why_not(
+    pretend_gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variants = script("variants")
+    monkeypatch.setattr(variants, "_C", pretend_gpu.fake)
+    monkeypatch.setattr(variants, "Case", pretend_gpu.case)
+    monkeypatch.setattr(variants, "time_arms", pretend_gpu.timer)
+    device = pretend_gpu.fake.cuda_device(0)
+    candidates = variants.requests("sm", [1, 4], device)
+    assert list(candidates) == ["sm90_gemm", "sm90_gemm split_k 4", "sm80_gemm", "sm80_gemm split_k 4"]
+    row = variants.shape_row("5x24x40", "kk", "bf16")
+    pretend_gpu.ran = "sm90_gemm"  # whatever was asked for: the others are refused
+    entries = {entry["name"]: entry for entry in variants.measure(row, candidates, device)}
+    assert entries["sm90_gemm"]["of_torch"] == 1.0 and entries["sm90_gemm"]["error"] <= 1
+    assert "the op launched sm90_gemm" in entries["sm80_gemm"]["reason"]
+    variants.print_shape(row, list(entries.values()))
+    printed = capsys.readouterr().out
+    assert "100.0" in printed and "not timed sm80_gemm: the plan names sm80_gemm" in printed
+
+
+def test_a_row_that_raises_does_not_stop_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = script("run")
+    rows = [make_row(name=name) for name in ("good", "raises", "good too", "kills", "after")]
+
+    def fake_measure(row: manifest.Row, device: Any, *, with_floor: bool) -> dict[str, Any]:
+        if row.name in ("raises", "kills"):
+            lost["now"] = row.name == "kills"
+            raise RuntimeError(f"{row.name}!")
+        return measured_row(name=row.name)
+
+    def synchronize() -> None:
+        if lost["now"]:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    lost = {"now": False}
+    monkeypatch.setattr(run, "measure_row", fake_measure)
+    monkeypatch.setattr(run.torch.cuda, "synchronize", synchronize)
+    found = run.run_rows(rows, SimpleNamespace(), with_floor=False)
+    assert [row["status"] for row in found] == ["measured", "failed", "measured", "failed", "failed"]
+    assert found[1]["reason"] == "RuntimeError: raises!"
+    assert "row kills destroyed the CUDA context" in found[4]["reason"]
+    assert [run.broken(row) for row in found] == [False, True, False, True, True]
+    assert run.broken(measured_row(error=1.01)) and run.broken(measured_row(own_error=math.nan))
+    assert results.validate(document(found)) == []
+
+
+def test_the_recorded_command_leaves_the_output_folder_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = script("run")
+    monkeypatch.setattr(run.sys, "argv", ["run.py", "--suite", "dense", "--out", "/some/where", "--rows", "m16$"])
+    assert run.command() == "python benchmarks/run.py --suite dense --rows 'm16$'"
+    monkeypatch.setattr(run.sys, "argv", ["run.py", "--out=/some/where"])
+    assert run.command() == "python benchmarks/run.py"
+
+
+def test_default_suites_are_those_with_a_supported_row() -> None:
+    names = set(script("run").suites(None))
+    assert {"dense", "decode", "layouts", "epilogue", "fp32"} <= names
+    assert not {"fp8", "int8", "w4a16", "grouped"} & names
+
+
+# ---- reports -------------------------------------------------------------------------------------------------
+
+PAGE = """# Title
+
+<!-- begin:results nvidia-h200 -->
+old
+<!-- end:results -->
+between
+<!-- begin:results nvidia-b200 -->
+<!-- end:results -->
+<!-- begin:rows nvidia-h200 decode -->
+<!-- end:rows -->
+"""
+
+
+def report_root(folder: Path) -> Path:
+    rows = [measured_row(), suite.outcome(make_row(name="y"), "skipped", "not today")]
+    results.write(folder / "benchmarks" / "results" / "nvidia-h200" / "decode.json", document(rows))
+    hosts = [{"name": "p", "mode": "inference", "M": 16, "N": 64, "K": 64, "gemmx_us": 4.0, "torch_us": 11.0,
+              "torch_over_gemmx": 2.75}]  # fmt: skip
+    results.write(folder / "benchmarks" / "results" / "nvidia-h200" / "host.json", document(hosts, "host"))
+    (folder / "README.md").write_text(PAGE)
+    return folder
+
+
+def test_report_fills_the_blocks_and_is_idempotent(tmp_path: Path) -> None:
+    report, root = script("report"), report_root(tmp_path)
+    found = report.load_results(root / "benchmarks" / "results")
+    text = report.render(root / "README.md", found, root)
+    assert "| decode | 1 (+1 not supported) | 1.20 (1.20) | 1.09 (1.09) | 1.05 | 100 % | 80 % | 0.50 |" in text
+    assert "| 16x64x64 | inference | 4.00 | 11.00 | 2.75 |" in text
+    assert "docs/img/nvidia-h200.svg" in text
+    assert "old" not in text and "between" in text
+    assert "begin:results nvidia-b200 -->\n\nNot measured." in text
+    assert "skipped: not today" in text
+    (root / "README.md").write_text(text)
+    assert report.render(root / "README.md", found, root) == text
+
+
+def test_report_check_sees_stale_pages_and_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report, root = script("report"), report_root(tmp_path)
+    monkeypatch.setattr(report.sys, "argv", ["report.py", "--check", "--root", str(root)])
+    assert report.main() == 1
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(report.sys, "argv", ["report.py", "--root", str(root)])
+    assert report.main() == 0
+    monkeypatch.setattr(report.sys, "argv", ["report.py", "--check", "--root", str(root)])
+    assert report.main() == 0
+    path = root / "benchmarks" / "results" / "nvidia-h200" / "decode.json"
+    changed = json.loads(path.read_text())
+    changed["rows"][0]["torch_over_gemmx"] = 1.3
+    results.write(path, changed)
+    found = report.load_results(root / "benchmarks" / "results")
+    assert len(report.stale(root, found)) == 2  # the page and the plot
+
+
+def test_published_pages_show_the_committed_results() -> None:
+    report = script("report")
+    assert report.stale(ROOT, report.load_results(ROOT / "benchmarks" / "results")) == []
+
+
+# ---- variants ------------------------------------------------------------------------------------------------
+
+
+def test_variants_shapes_and_requests() -> None:
+    variants = script("variants")
+    row = variants.shape_row("16x4096x8192", "mn", "f16")
+    assert (row.M, row.N, row.K, row.batch, row.major_a, row.major_b, row.dtype_a) == (
+        16,
+        4096,
+        8192,
+        1,
+        "m",
+        "n",
+        "f16",
+    )
+    assert variants.shape_row("3x16x64x128", "kk", "bf16").batch == 3
+    with pytest.raises(SystemExit, match="MxNxK"):
+        variants.shape_row("16x4096", "kk", "bf16")
+    assert variants.requests("no kernel has this name", [1], SimpleNamespace(capability=90)) == {}
