@@ -77,6 +77,9 @@ struct Shape {
 
 constexpr const char* kShapeRule = "a is (M, K) or (batch, M, K) and b is (K, N) or (batch, K, N)";
 
+// The dtypes that go with `t`: for messages.
+std::string or_float32(DType t) { return t == DType::f32 ? "float32" : sentence(torch_name(t), " or float32"); }
+
 bool is_input_dtype(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
 
 void check_scaling(const GemmArgs& args) {
@@ -126,7 +129,7 @@ bool fits(int64_t batch, int64_t rows, int64_t cols) {
 Shape check_shapes(const TensorDesc& a, const TensorDesc& b) {
   for (const Argument& x : {Argument{"a", a}, Argument{"b", b}}) {
     if (x.tensor.ndim == 2 || x.tensor.ndim == 3) continue;
-    wrong(x.name, ": has ", x.tensor.ndim, " dimensions, shape ", shape_string(x.tensor), ", but ", kShapeRule,
+    wrong(x.name, ": is ", x.tensor.ndim, "-D, shape ", shape_string(x.tensor), ", but ", kShapeRule,
           x.tensor.ndim > 3 ? "; gemmx.gemm folds leading dimensions" : "; unsqueeze a vector to a matrix");
   }
   Shape s;
@@ -158,8 +161,7 @@ DType check_out_dtype(const GemmArgs& args) {
   const DType d = args.has_out ? args.out.dtype : args.out_dtype != DType::none ? args.out_dtype : input;
   if (d != input && d != DType::f32) {
     unsupported(args.has_out ? "out: dtype is " : "out_dtype: is ", torch_name(d), " but ", torch_name(input),
-                " inputs give ", input == DType::f32 ? "" : torch_name(input), input == DType::f32 ? "" : " or ",
-                "float32; convert D after the call");
+                " inputs give ", or_float32(input), "; convert D after the call");
   }
   return d;
 }
@@ -347,7 +349,8 @@ Matrix unread(Operand operand, DType dtype) { return canonical(operand, packed_v
 
 void check_c(const TensorDesc& c, DType d, const Shape& s) {
   if (c.dtype != d && c.dtype != DType::f32) {
-    wrong("c: dtype is ", torch_name(c.dtype), " but c takes D's dtype, ", torch_name(d), ", or float32");
+    wrong("c: dtype is ", torch_name(c.dtype), " but for a D of ", torch_name(d), " it takes ", or_float32(d),
+          "; convert it with .to(dtype)");
   }
   const int64_t sizes[3] = {s.batch, s.m, s.n};
   bool broadcasts = c.ndim <= (s.has_batch ? 3 : 2);
@@ -360,11 +363,12 @@ void check_c(const TensorDesc& c, DType d, const Shape& s) {
   }
 }
 
-void check_bias(const GemmArgs& args, DType d, const Shape& s, Problem& p) {
+void check_bias(const GemmArgs& args, const Shape& s, Problem& p) {
   const TensorDesc& bias = args.bias;
-  if (bias.dtype != d && bias.dtype != args.a.dtype && bias.dtype != DType::f32) {
-    wrong("bias: dtype is ", torch_name(bias.dtype), " but bias takes the dtype of D, ", torch_name(d), ", of a, ",
-          torch_name(args.a.dtype), ", or float32");
+  // D's dtype is a's or float32, so these two are all that "the dtype of D, of a, or float32" can mean.
+  if (bias.dtype != args.a.dtype && bias.dtype != DType::f32) {
+    wrong("bias: dtype is ", torch_name(bias.dtype), " but for an a of ", torch_name(args.a.dtype), " it takes ",
+          or_float32(args.a.dtype), "; convert it with .to(dtype)");
   }
   if (bias.ndim != 1 || bias.sizes[0] != s.n) {
     wrong("bias: shape is ", shape_string(bias), " but it must be (N,) = (", s.n,
@@ -469,7 +473,7 @@ CheckedGemm check_gemm(const GemmArgs& args) {
   check_precision_and_numerics(args, p);
   check_requests(args, p);
   if (args.c.present()) check_c(args.c, checked.d_dtype, s);
-  if (args.bias.present()) check_bias(args, checked.d_dtype, s, p);
+  if (args.bias.present()) check_bias(args, s, p);
   check_extents(args);
   if (args.has_out) check_out(args, checked);
 

@@ -1,0 +1,27 @@
+"""Options, markers and paths of all tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+# Modules that tests share (problems.py, bad_calls.py) and the plugin beside the GPU tests: pytest's importlib mode
+# puts no test folder on the path.
+TESTS = Path(__file__).parent
+sys.path[:0] = [str(TESTS), str(TESTS / "gpu")]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--gpu-record", action="store_true", help="write tests/gpu_record/<family>.json after the GPU tests"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "sanitize: the reduced kernel matrix that runs under compute-sanitizer")
+    if config.getoption("--gpu-record"):
+        from recording import GpuRecord  # noqa: PLC0415, imports gemmx, which other runs need not have built
+
+        config.pluginmanager.register(GpuRecord(TESTS / "gpu_record"), "gpu-record")
