@@ -12,9 +12,11 @@
 #include "core/plan.h"
 #include "core/problem.h"
 
+struct CUstream_st;  // of the CUDA headers; declared here, outside gemmx, so that Stream is cudaStream_t
+
 namespace gemmx {
 
-using Stream = struct CUstream_st*;  // cudaStream_t without the CUDA headers
+using Stream = CUstream_st*;
 
 struct TileShape {
   int m = 0, n = 0, k = 0;
