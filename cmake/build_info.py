@@ -101,11 +101,15 @@ def problems_of(info: dict[str, Any], module: Any) -> list[str]:
         for arch, functions in kernel["code"].items():
             spilled = sum(f["spill_stores"] + f["spill_loads"] for f in functions)
             if spilled and name not in ALLOWED_SPILLS:
-                problems.append(f"{name}: spills {spilled} bytes for {arch}; use fewer registers, or list it with the "
-                                "reason in ALLOWED_SPILLS of cmake/build_info.py.")
+                problems.append(
+                    f"{name}: spills {spilled} bytes for {arch}; use fewer registers, or list it with the "
+                    "reason in ALLOWED_SPILLS of cmake/build_info.py."
+                )
     if info["core_minutes"] > info["budget_core_minutes"]:
-        problems.append(f"build budget: the compiles took {info['core_minutes']} core-minutes, the budget is "
-                        f"{info['budget_core_minutes']} (GEMMX_BUILD_BUDGET).")
+        problems.append(
+            f"build budget: the compiles took {info['core_minutes']} core-minutes, the budget is "
+            f"{info['budget_core_minutes']} (GEMMX_BUILD_BUDGET)."
+        )
     return problems
 
 
@@ -116,8 +120,10 @@ def check_against_library(functions: list[tuple[str, Function]], library: Path, 
     for arch, function in functions:
         logged = (function["registers"], function["stack"])
         if usage.get((arch, function["symbol"])) != logged:
-            sys.exit(f"build_info: {function['symbol']} for {arch} has (registers, stack) {logged} in its compile log "
-                     f"and {usage.get((arch, function['symbol']))} in {library.name}: remove the build folder.")
+            sys.exit(
+                f"build_info: {function['symbol']} for {arch} has (registers, stack) {logged} in its compile log "
+                f"and {usage.get((arch, function['symbol']))} in {library.name}: remove the build folder."
+            )
 
 
 def collect(objects: list[Path], module: Any, library: Path, cuobjdump: str, budget: float) -> dict[str, Any]:

@@ -22,9 +22,7 @@ from pathlib import Path
 TORCH_FLOOR = (2, 11)
 CUTLASS_REQUIREMENT = "nvidia-cutlass==4.2.0.0"
 NVCC_REQUIREMENT = "cuda-toolkit[nvcc,cudart,cccl]==13.0.*"
-MODULE_QUERY = (
-    "import sysconfig as s; print(s.get_path('include')); print(s.get_config_var('EXT_SUFFIX'))"
-)
+MODULE_QUERY = "import sysconfig as s; print(s.get_path('include')); print(s.get_config_var('EXT_SUFFIX'))"
 
 
 def package_dir(name: str) -> Path | None:
@@ -40,7 +38,9 @@ def torch_facts() -> dict[str, object]:
     folder = package_dir("torch")
     floor = ".".join(map(str, TORCH_FLOOR))
     if folder is None:
-        sys.exit(f"torch: not installed for {sys.executable}, gemmx needs torch >= {floor}: pip install 'torch>={floor}'")
+        sys.exit(
+            f"torch: not installed for {sys.executable}, gemmx needs torch >= {floor}: pip install 'torch>={floor}'"
+        )
     text = (folder / "version.py").read_text()
     found = re.search(r"__version__ = '((\d+)\.(\d+)[^']*)'", text)
     if found is None:

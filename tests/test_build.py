@@ -158,7 +158,7 @@ def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_missing_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "find_nvcc", lambda: "")
     monkeypatch.setattr(environment, "cutlass_dir", lambda: "")
-    monkeypatch.setattr(environment, "gpu_capabilities", lambda: [])
+    monkeypatch.setattr(environment, "gpu_capabilities", list)
     monkeypatch.delenv("GEMMX_CUTLASS_DIR", raising=False)
     monkeypatch.setenv("GEMMX_CUDA_ARCHS", "none")
     assert environment.missing_requirements() == []
