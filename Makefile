@@ -17,7 +17,9 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch>=2.11
 GPU_ARCHS ?= 90a
-PYTHON312 ?= $(shell command -v python3.12 || ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.12*/bin/python3 2>/dev/null | tail -1)
+# The first that runs: pyenv's shim exists also where pyenv has switched 3.12 off.
+PYTHON312 ?= $(shell for python in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.12*/bin/python3; do \
+  $$python -c 'import sys; print(sys.executable)' 2>/dev/null && break; done)
 KERNEL ?=
 ARGS ?=
 
@@ -29,6 +31,7 @@ export PYTHONPATH := $(CURDIR)/python$(if $(PYTHONPATH),:$(PYTHONPATH))
 
 ifeq ($(VENV),)
   PY := python3
+  BIN :=
   READY :=
   LINT :=
   BUILD :=
@@ -38,19 +41,19 @@ ifeq ($(VENV),)
     export GEMMX_LIBRARY_DIR := $(CURDIR)/build-gpu
   endif
 else
-  PY := $(abspath $(VENV))/bin/python
+  BIN := $(abspath $(VENV))/bin/
+  PY := $(BIN)python
   READY := $(VENV)/.ready
   LINT := $(VENV)/.lint
   BUILD := build
-  export PATH := $(abspath $(VENV))/bin:$(PATH)
 endif
 
-.PHONY: help build build-gpu demo test test-gpu bench fmt lint sass ncu sanitize clean
+TARGETS := demo test test-gpu bench build build-gpu fmt lint sass ncu sanitize clean
+.PHONY: help $(TARGETS)
 
 help:
-	@sed -n '2,/^SHELL/{/^#/s/^# \{0,1\}//p}' Makefile
-	@echo
-	@echo 'targets: $(.PHONY:help=)' | sed 's/ help / /'
+	@sed -n '/^SHELL/q; s/^# \{0,1\}//p' Makefile
+	@echo 'Targets: $(TARGETS)'
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -66,29 +69,34 @@ $(VENV)/.lint: pyproject.toml | $(READY)
 	$(PY) -m pip install --quiet --group lint
 	touch $@
 
-# Into python/gemmx, in place. CUTLASS's headers and pip's nvcc are installed only where a CUDA build lacks them.
+# CUTLASS's headers and pip's nvcc, only where a build for the architectures $(1) lacks them.
+define install_missing
+missing=$$(GEMMX_CUDA_ARCHS='$(1)' $(PY) cmake/environment.py --missing); \
+  if [ -n "$$missing" ]; then echo "$$missing" | xargs -d '\n' $(PY) -m pip install --quiet; fi
+endef
+
+# Into python/gemmx, in place.
 build: $(READY)
-	@missing=$$($(PY) cmake/environment.py --missing); \
-	  if [ -n "$$missing" ]; then echo "$$missing" | xargs -d '\n' $(PY) -m pip install --quiet; fi
+	@$(call install_missing,$(GEMMX_CUDA_ARCHS))
 	$(PY) setup.py -q build_ext --inplace
 
 # The library for a GPU machine without a compiler, and _C for its Python 3.12; python/gemmx/_library.py takes them
 # from GEMMX_LIBRARY_DIR.
 build-gpu: $(READY)
-	@test -x "$(PYTHON312)" || { echo 'PYTHON312: no python3.12 found, name one: make build-gpu PYTHON312=/path/to/python3.12' >&2; exit 1; }
-	@missing=$$(GEMMX_CUDA_ARCHS='$(GPU_ARCHS)' $(PY) cmake/environment.py --missing); \
-	  if [ -n "$$missing" ]; then echo "$$missing" | xargs -d '\n' $(PY) -m pip install --quiet; fi
-	cmake -S . -B build/gpu -G Ninja '-DGEMMX_CUDA_ARCHS=$(GPU_ARCHS)' -DGEMMX_PYTHON=$(PY) -DGEMMX_MODULE_PYTHON=$(PYTHON312)
-	cmake --build build/gpu $(if $(MAX_JOBS),--parallel $(MAX_JOBS))
+	@test -n '$(PYTHON312)' || { echo 'PYTHON312: no python3.12 found, name one: make build-gpu PYTHON312=/path/to/python3.12' >&2; exit 1; }
+	@$(call install_missing,$(GPU_ARCHS))
+	$(BIN)cmake -S . -B build/gpu -G Ninja -DCMAKE_MAKE_PROGRAM=$(BIN)ninja '-DGEMMX_CUDA_ARCHS=$(GPU_ARCHS)' \
+	  -DGEMMX_PYTHON=$(PY) -DGEMMX_MODULE_PYTHON=$(PYTHON312)
+	$(BIN)cmake --build build/gpu $(if $(MAX_JOBS),--parallel $(MAX_JOBS))
 	rm -rf build-gpu
-	cmake --install build/gpu --prefix build-gpu --strip
+	$(BIN)cmake --install build/gpu --prefix build-gpu --strip
 	@du -sh build-gpu
 
 demo: $(BUILD)
 	$(PY) -m gemmx.demo $(ARGS)
 
 test: $(BUILD)
-	$(PY) -m pytest tests -q $(ARGS)
+	$(PY) -m pytest -q $(ARGS)
 
 test-gpu: $(BUILD)
 	$(PY) -m pytest tests/gpu -m gpu --gpu-record $(ARGS)
@@ -97,18 +105,18 @@ bench: $(BUILD)
 	$(PY) benchmarks/run.py $(ARGS)
 
 fmt: $(LINT)
-	git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' | xargs -r clang-format -i
-	ruff format python tests benchmarks cmake setup.py
-	ruff check --fix python tests benchmarks cmake setup.py
+	git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' | xargs -r $(BIN)clang-format -i
+	$(BIN)ruff format python tests benchmarks cmake setup.py
+	$(BIN)ruff check --fix python tests benchmarks cmake setup.py
 
 # The hooks of .pre-commit-config.yaml, run directly.
 lint: $(LINT)
-	git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' | xargs -r clang-format --dry-run --Werror
-	ruff format --check python tests benchmarks cmake setup.py
-	ruff check python tests benchmarks cmake setup.py
-	mypy
-	typos
-	check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' | xargs -r $(BIN)clang-format --dry-run --Werror
+	$(BIN)ruff format --check python tests benchmarks cmake setup.py
+	$(BIN)ruff check python tests benchmarks cmake setup.py
+	$(BIN)mypy
+	$(BIN)typos
+	$(BIN)check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 # SASS of the library, or of the one kernel KERNEL, into build/sass/.
 sass: $(BUILD)
