@@ -39,7 +39,7 @@ def main() -> int:
             "source": command[command.index("-c") + 1],
             "seconds": round(seconds, 2),
             "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
-            "cached": stats.exists() and "_hit" in stats.read_text(),
+            "cached": stats.exists() and "_cache_hit" in stats.read_text(),
             "ptxas": [lines[i] for i in ptxas],
         }
         Path(f"{obj}.log").write_text(json.dumps(log, indent=1))
