@@ -22,6 +22,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sanitize: the reduced kernel matrix that runs under compute-sanitizer")
     if config.getoption("--gpu-record"):
-        from recording import GpuRecord  # noqa: PLC0415, imports gemmx, which other runs need not have built
+        from recording import GpuRecord
 
         config.pluginmanager.register(GpuRecord(TESTS / "gpu_record"), "gpu-record")

@@ -261,7 +261,7 @@ def shape_cases() -> Iterator[Case]:
 
 def layout_cases() -> Iterator[Case]:
     """Padded and odd leading dimensions, unaligned pointers, stride 0, strided and column-major out."""
-    for m, n, k in ((65, 72, 104), (128, 256, 64), (1, 130, 257)):
+    for m, n, k in ((65, 72, 104), (128, 256, 64), (1, 130, 257), (136, 264, 1024)):
         for a in (ALIGNED, Layout(ld_multiple=8, ld_pad=24), Layout(ld_pad=5)):
             yield Case(m, n, k, a=a, b=ALIGNED, out=ALIGNED)
             yield Case(m, n, k, a=ALIGNED, b=a, out=a)
@@ -287,8 +287,8 @@ ACTIVATIONS: tuple[tuple[str, tuple[float, ...]], ...] = (
 def epilogue_cases() -> Iterator[Case]:
     """Every C, bias, scalar and activation, on tiles with tails; D of the inputs' type and of float32."""
     for out_dtype in (None, "f32"):
-        for m, n, k in ((65, 136, 64), (16, 256, 64)):
-            base = Case(m, n, k, out_dtype=out_dtype)
+        for m, n, k in ((65, 136, 64), (16, 256, 64), (136, 264, 1024)):
+            base = Case(m, n, k, a=ALIGNED, b=ALIGNED, out_dtype=out_dtype)
             for c in ("full", "row", "column", "scalar", "f32"):
                 yield replace(base, c=c, beta=0.5)
             for beta in (0.0, 1.0, 0.5):
@@ -313,6 +313,7 @@ def batch_cases() -> Iterator[Case]:
             130, 136, 96, batch=3, shared=shared, a=ALIGNED, b=ALIGNED, bias="a", c="full", beta=0.5, activation="relu"
         )
         yield Case(1, 64, 264, batch=5, shared=shared)
+        yield Case(136, 264, 1024, batch=3, shared=shared, bias="a", activation="silu")
     yield Case(64, 64, 64, batch=1)
     yield Case(40, 72, 64, batch=3, out=Layout(ld_multiple=8, ld_pad=8), c="out")
     yield Case(24, 16, 0, batch=3, c="row", bias="f32")

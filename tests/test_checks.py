@@ -297,6 +297,24 @@ def test_every_dtype_pair_is_supported_or_refused(dtype: str, out_dtype: str) ->
             _C.check_gemm(a, b, out_dtype=out_dtype)
 
 
+def test_problem_prints_what_decides() -> None:
+    a = desc((8, 64), (64, 1))
+    bias = desc((32,), (1,))
+    assert str(_C.check_gemm(a, WEIGHT).problem) == "M=8 N=32 K=64 bf16 kk -> bf16"
+    assert str(_C.check_gemm(a, WEIGHT, bias=bias, activation="silu", out_dtype="f32").problem) == (
+        "M=8 N=32 K=64 bf16 kk -> f32, bias bf16, silu"
+    )
+    kernel = _C.kernels()[0].name
+    strided = _C.check_gemm(
+        desc((3, 8, 64), (999, 70, 1), data=4098), desc((64, 32), (64, 2)), desc((), ()), beta=0.5, alpha=2.0,
+        splits=2, kernel=kernel,
+    )  # fmt: skip
+    assert str(strided.problem) == (
+        "batch=3 M=8 N=32 K=64 bf16 kx -> bf16, a[ld 70 batch 999 align 2], b[strides 64x2], d[batch 256], alpha, "
+        f"beta*c, c[strides 0x0], split_k, splits=2, kernel={kernel}"
+    )
+
+
 # ---- out and what it may share --------------------------------------------------------------------------------------
 
 

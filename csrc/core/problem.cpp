@@ -4,6 +4,8 @@
 #include <array>
 #include <bit>
 
+#include "core/registry.h"
+
 namespace gemmx {
 namespace {
 
@@ -61,7 +63,7 @@ void append_requests(std::string& text, const Problem& p) {
   if (p.numerics != Numerics::deterministic) (text += ", ") += name(p.numerics);
   if (p.schedule != Schedule::automatic) (text += ", ") += name(p.schedule);
   if (p.splits != 0) append_number(text, ", splits=", p.splits);
-  if (p.kernel >= 0) append_number(text, ", kernel #", p.kernel);
+  if (p.kernel >= 0) (text += ", kernel=") += kernel_specs()[static_cast<size_t>(p.kernel)].name;
 }
 
 }  // namespace

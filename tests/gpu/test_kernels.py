@@ -135,7 +135,7 @@ def test_reduced_matrix(kernel: str, device: _C.Device) -> None:
 
 
 def test_every_kernel_of_this_architecture_was_launched(device: _C.Device, request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("keyword") or request.config.getoption("-m") not in ("", "gpu"):
+    if request.config.getoption("keyword") or request.config.getoption("markexpr") not in ("", "gpu"):
         pytest.skip("only a part of the kernel tests was asked for")
     counts = _C.launch_counts()
     idle = [
