@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
-from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from gemmx import _C, reference
 from gemmx._dtypes import DTYPES, dtype_name
@@ -206,8 +205,8 @@ def _check_symbolic(  # noqa: PLR0917
     """D's sizes and dtype where some size is a symbol.
 
     The shape checks of csrc/core/checks.cpp are repeated here without fixing a symbol: an equality of two symbols
-    becomes a guard, and no size is compared with a number, but c's with 1. All else is checked by _C.check_gemm on stand-in tensors that
-    have small sizes in place of the real ones.
+    becomes a guard, and only sizes of c are compared with a number, 1. All else is checked by _C.check_gemm on
+    stand-in tensors that have small sizes in place of the real ones.
     """
     rule = "a is (M, K) or (batch, M, K) and b is (K, N) or (batch, K, N)"
     for name, x in (("a", a), ("b", b)):
@@ -253,6 +252,8 @@ def _check_symbolic(  # noqa: PLR0917
 
 
 def _check_symbolic_c(c: Tensor, sizes: list[Any]) -> None:
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
     if c.dim() > len(sizes):
         raise ValueError(f"c: has {c.dim()} dimensions but D has {len(sizes)} and c may not enlarge it")
     for have, want in zip(reversed(c.shape), reversed(sizes), strict=False):

@@ -149,7 +149,7 @@ def round_to(x: Tensor, dtype: torch.dtype) -> Tensor:
     if x.dtype != torch.float64 or dtype not in (torch.float16, torch.bfloat16):
         return x.to(dtype)
     nearest = x.to(torch.float32)
-    toward_x = torch.copysign(torch.full_like(nearest, math.inf), x - nearest)
+    toward_x = torch.copysign(torch.full_like(nearest, math.inf), (x - nearest).to(torch.float32))
     is_even = nearest.view(torch.int32) & 1 == 0
     return torch.where((x != nearest) & is_even, torch.nextafter(nearest, toward_x), nearest).to(dtype)
 
