@@ -1,0 +1,110 @@
+"""Constants of the time model, one Calibration per compute capability, each with the measurement it comes from.
+
+Measured means: NVIDIA H200, torch 2.11.0+cu130, cuBLAS 13.1, CUDA graphs, cold L2, 2026-11-30. Everything else is
+an estimate and says so. A measured table (tables.py) overrules the model wherever it has a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    # --- memory ---
+    # Streaming reads reach this share of the nominal bandwidth: 1 GB in 231.5 us = 4.32 of 4.8 TB/s.
+    dram_efficiency: float = 0.90
+    # A byte written counts as this many read: 8192 x 8192 x 128 (134 MB of D) takes 47.3-52.5 us.
+    write_cost: float = 1.3
+    # Bytes per clock that L2 delivers to one SM (hardware: 64), and to all SMs together, per SM. 128x128 tiles
+    # without multicast run at 64 FLOP a byte and reach 600 TFLOP/s on an H100, so 10 TB/s or 42 B must pass.
+    l2_bytes_per_clock_sm: float = 60.0
+    l2_bytes_per_clock: float = 42.0
+    # Nanoseconds from request to data: estimates; they set the bandwidth that S stages in flight can draw.
+    dram_latency_ns: float = 700.0
+    l2_latency_ns: float = 300.0
+    # Operands below this share of L2 are read from DRAM once, whatever the order of the tiles. Estimate.
+    l2_resident: float = 0.6
+
+    # --- fixed cost of a launch, us: launch, barrier set-up, first stage's latency, last tile's epilogue ---
+    # HGMMA: 11.9 us at 1x4096x4096 less 7.8 us of streaming, and 31.2 less 27.2 at 1x4096x14336. Others: estimates.
+    overhead_us: dict[str, float] = field(
+        default_factory=lambda: {"FFMA": 2.5, "HMMA": 3.0, "HGMMA": 3.4, "UTCHMMA": 4.0}
+    )
+    # The second launch of a split-K reduction: 0.62 us for an empty kernel in a graph, and its own latency.
+    reduce_us: float = 1.4
+    # Stream-K's fix-up waits for a neighbour's partial tile through L2. Estimate.
+    stream_k_us: float = 2.0
+
+    # --- arithmetic ---
+    # Share of mma_rate (profiles.py) that one SM sustains with an infinite tile. HGMMA: 512x6144x4096 in 128x256
+    # tiles, 96 SMs busy, takes 36.2 us less 3.4: 8.2 TFLOP/s an SM, all there is at the boost clock of 1.98 GHz,
+    # which is 1.08 of the nominal 1.83. HMMA: with its knee 0.68 of the 0.62 in profiles.py at 128x256: 54 % of
+    # cuBLAS at 4096^3. FFMA: a 128x128x8 rung reaches 43 % of cuBLAS's 50 of 67 TFLOP/s, a double-buffered one
+    # more: estimate.
+    mma_efficiency: dict[str, float] = field(
+        default_factory=lambda: {"FFMA": 0.70, "HMMA": 0.84, "HGMMA": 1.08, "UTCHMMA": 1.08}
+    )
+    # A tile of intensity i = m*n/(m+n) runs at i/(i + knee) of that. HMMA at 128x256 0.81, 64x64 0.62.
+    tile_knee: dict[str, float] = field(
+        default_factory=lambda: {"FFMA": 20.0, "HMMA": 20.0, "HGMMA": 2.0, "UTCHMMA": 2.0}
+    )
+    # Share of the nominal peak that all SMs together sustain: power. 8192^3 at 690 TFLOP/s hot and 780 cold,
+    # 512x28672x4096 in four waves of 128x256 tiles 164 us: 0.75.
+    sustained: dict[str, float] = field(default_factory=lambda: {"HGMMA": 0.75, "UTCHMMA": 0.75})
+    # mma.sync with 8-, 4- and 2-byte loads instead of 16-byte ones, share of its rate. Estimates: twice the
+    # cp.async instructions at 8 bytes, and plain loads through registers at 2.
+    vector_factor: dict[int, float] = field(default_factory=lambda: {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.4})
+    # mma.sync kernels stream at this share of what TMA does: estimate, to be replaced by a measurement.
+    cp_async_stream: float = 0.85
+
+    # Exponent of the p-norm over MMA, DRAM, L2 and latency: two equal terms cost 2^(1/8), 9 % more than one.
+    # Estimate; its use is that of two kernels with the same bound the one with less of the rest wins.
+    overlap: float = 8.0
+
+    # --- cuBLASLt, which picks its own kernel ---
+    # 512x28672x4096 at 730-766 TFLOP/s, 2048x4096x4096 at 781: 0.78 of 989.
+    lt_efficiency: float = 0.78
+    # 13.8 us at 1x4096x4096: 7.8 streaming + lt_overhead + lt_decode; 12.3 at M=64, where lt_decode is 0.
+    lt_overhead_us: float = 3.0
+    # Extra time for min(M, N) <= 32, shrinking to 0 at 240 MB of operands: 1x4096x4096 13.8 us, 1x6144x4096
+    # 16.0, 1x4096x14336 31.8, 1x28672x4096 56.3 (at which it equals the streaming floor).
+    lt_decode_us: float = 3.0
+    lt_decode_bytes: float = 240e6
+    # 128x4096x4096 takes 13.9 us, 8.5 of DRAM and 5.6 of MMA: the two overlap less than perfectly.
+    lt_overlap: float = 3.0
+    # Operands without 16-byte alignment, share of peak. A or B on 2 bytes: 2048x4096x4097 541 us = 127
+    # TFLOP/s, 4001^3 1029 us = 124. D on 2 bytes: 2048x4097x4096 734 us, 2048x50257x768 1682 us = 94. The operands'
+    # alignment decides where both are bad. The 4- and 8-byte rows are estimates.
+    lt_unaligned_operand: dict[int, float] = field(default_factory=lambda: {8: 0.40, 4: 0.30, 2: 0.128, 1: 0.10})
+    lt_unaligned_output: dict[int, float] = field(default_factory=lambda: {8: 0.40, 4: 0.30, 2: 0.095, 1: 0.08})
+    # ... and the same without alignment where memory bounds it: 16x4096x4097 37 us = 0.96 TB/s of 4.8.
+    lt_unaligned_stream: float = 0.2
+    # fp32 on the CUDA cores: 50-51 of 67 TFLOP/s from 2048^3 up.
+    lt_ffma_efficiency: float = 0.76
+
+
+SM90 = Calibration()
+
+# Ampere and Ada: mma.sync is the native instruction, and CUTLASS 2.x is known to reach 85 % of an A100's 312
+# TFLOP/s, as cuBLAS does. cp.async is as good as it gets there. Estimates: no measurement of this project.
+SM80 = replace(
+    SM90,
+    mma_efficiency={"FFMA": 0.70, "HMMA": 1.0},
+    tile_knee={"FFMA": 20.0, "HMMA": 15.0},
+    lt_efficiency=0.85,
+    cp_async_stream=1.0,
+    lt_unaligned_operand={8: 0.70, 4: 0.60, 2: 0.30, 1: 0.20},
+    lt_unaligned_output={8: 0.70, 4: 0.60, 2: 0.30, 1: 0.20},
+)
+
+# Blackwell: Hopper's constants until the first measurement.
+SM100 = SM90
+
+CALIBRATIONS: dict[int, Calibration] = {80: SM80, 90: SM90, 100: SM100, 120: SM80}
+
+
+def calibration(capability: int) -> Calibration:
+    """The constants of a capability; those of the nearest lower one where it has none of its own."""
+    known = [c for c in CALIBRATIONS if c <= capability]
+    return CALIBRATIONS[max(known) if known else min(CALIBRATIONS)]

@@ -1,0 +1,330 @@
+"""gemmx.explain: which kernel runs a call, why, what was rejected and why, and how far it is from the roofline.
+
+print(gemmx.explain(a, b, bias=bias))                              the call's own tensors, nothing is launched
+print(gemmx.explain.shape(16, 4096, 4096, device="h200"))          no tensors, no GPU
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from gemmx import _C
+from gemmx._dtypes import dtype_name
+from gemmx._fold import fold_leading
+from gemmx.ops import _precision_of_torch, describe
+from gemmx.roofline import Roofline, roofline
+from gemmx.select.model import shape_of
+from gemmx.select.profiles import profile
+from gemmx.select.selector import Candidate, Decision, decide, slow_path_reason
+
+SHOWN_CANDIDATES = 5
+SHOWN_REJECTED = 8
+DEFAULT_PROFILE = "h200"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A selection as plain data; str() prints it. Times in microseconds."""
+
+    problem: str
+    device: str
+    kernel: str  # "" when D is empty and nothing is launched
+    plan: dict[str, Any]
+    why: str
+    built: bool  # this library has code for the kernel on this device
+    predicted_us: float
+    measured_us: float | None  # of the table row, where one decided
+    roofline: Roofline
+    fraction_of_roofline: float  # roofline time / predicted time
+    bound: str  # the model's largest term
+    tiles: int  # output tiles; 0 where the kernel chooses its own (cuBLASLt)
+    ctas: int
+    waves: float
+    tail_waste: float  # share of tile work that is padding or idle SMs, 0 to 1
+    slow_path: str  # why this is not the fast path, "" when it is
+    candidates: list[dict[str, Any]] = field(default_factory=list)
+    rejected: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as nested plain types, ready for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"{self.problem} on {self.device}"]
+        if not self.kernel:
+            return "\n".join([*lines, f"  {self.why}"])
+        plan = ", ".join(f"{k} {v}" for k, v in self.plan.items() if k in ("schedule", "splits", "raster", "swizzle"))
+        lines += [f"  kernel    {self.kernel}" + ("" if self.built else "  (not built here)")]
+        lines += [f"  plan      {plan}", f"  why       {self.why}"]
+        if self.tiles:
+            lines.append(
+                f"  tiles     {self.tiles} tiles, {self.ctas} CTAs, {self.waves:.2f} waves, "
+                f"{100 * self.tail_waste:.1f} % tail waste"
+            )
+        roof = self.roofline
+        lines += [
+            f"  work      {roof.flops / 1e9:.3f} GFLOP, {roof.bytes / 1e6:.3f} MB, {roof.intensity:.1f} FLOP/B "
+            f"(ridge {roof.ridge:.0f})",
+            f"  roofline  {roof.time_us:.2f} us, {roof.bound}-bound "
+            f"({roof.peak_tflops:.0f} TFLOP/s, {roof.dram_gbps:.0f} GB/s)",
+            f"  predicted {self.predicted_us:.2f} us, {100 * self.fraction_of_roofline:.0f} % of the roofline, "
+            f"limited by {self.bound}",
+        ]
+        if self.slow_path:
+            lines.append(f"  slow path {self.slow_path}")
+        lines.append("  candidates")
+        for c in self.candidates[:SHOWN_CANDIDATES]:
+            splits = f", {c['splits']} splits" if c["splits"] > 1 else ""
+            lines.append(f"    {c['us']:9.2f} us  {c['kernel']} ({c['schedule']}{splits}; {c['bound']})")
+        lines += _rejected_lines(self.rejected)
+        return "\n".join(lines)
+
+
+def _rejected_lines(rejected: dict[str, str]) -> list[str]:
+    """Kernels grouped by their reason, the rarest reasons first: those are about this problem."""
+    groups: dict[str, list[str]] = {}
+    for kernel, reason in rejected.items():
+        groups.setdefault(reason, []).append(kernel)
+    ordered = sorted(groups.items(), key=lambda item: (len(item[1]), item[0]))
+    lines = [f"  rejected  {len(rejected)} kernels"] if rejected else []
+    for reason, kernels in ordered[:SHOWN_REJECTED]:
+        more = f" and {len(kernels) - 1} more" if len(kernels) > 1 else ""
+        lines.append(f"    {kernels[0]}{more}: {reason}")
+    if len(ordered) > SHOWN_REJECTED:
+        lines.append(f"    ... and {len(ordered) - SHOWN_REJECTED} more reasons: to_dict() has all")
+    return lines
+
+
+def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "kernel": candidate.kernel.name,
+        "schedule": candidate.plan.schedule,
+        "splits": candidate.plan.splits,
+        "us": candidate.estimate.us,
+        "bound": candidate.estimate.bound,
+    }
+
+
+def _why(decision: Decision) -> str:
+    if decision.table_row is not None:
+        return f"measured table {decision.reason}"
+    if decision.problem.kernel:
+        return "asked for by name"
+    others = [c for c in decision.candidates if c is not decision.chosen]
+    if not others:
+        return "the only kernel that can run it"
+    ratio = others[0].estimate.us / decision.chosen.estimate.us
+    return f"fastest by the model of {len(decision.candidates)}, {ratio:.2f}x ahead of {others[0].kernel.name}"
+
+
+def explain_problem(problem: _C.Problem, device: _C.Device, *, only_built: bool = True) -> Explanation:
+    """Explains the selection of a non-empty Problem. RuntimeError when nothing can run it."""
+    decision = decide(problem, device, only_built=only_built)
+    chosen, shape = decision.chosen, shape_of(problem)
+    estimate, row = chosen.estimate, decision.table_row
+    roof = _roofline_of(problem, device, chosen)
+    return Explanation(
+        problem=str(problem),
+        device=device.name,
+        kernel=chosen.kernel.name,
+        plan=chosen.plan.to_dict(),
+        why=_why(decision),
+        built=_C.built_for(chosen.kernel.name, device.capability),
+        predicted_us=estimate.us,
+        measured_us=row.us if row else None,
+        roofline=roof,
+        fraction_of_roofline=roof.time_us / (row.us if row and row.m == shape.m else estimate.us),
+        bound=estimate.bound,
+        tiles=estimate.tiles,
+        ctas=estimate.ctas,
+        waves=estimate.waves,
+        tail_waste=estimate.tail_waste,
+        slow_path=slow_path_reason(problem, device, chosen.plan),
+        candidates=[_candidate_dict(c) for c in decision.candidates],
+        rejected=decision.rejected,
+    )
+
+
+def _roofline_of(problem: _C.Problem, device: _C.Device, chosen: Candidate) -> Roofline:
+    """The roofline with the bytes this problem really has: C and bias read, a shared operand counted once."""
+    shape = shape_of(problem)
+    packed = (shape.m * shape.k * shape.bytes_a + shape.k * shape.n * shape.bytes_b) * shape.batch
+    tile = chosen.kernel.tile[1::-1] if chosen.kernel.swap_ab else chosen.kernel.tile[:2]
+    return roofline(
+        shape.m,
+        shape.n,
+        shape.k,
+        shape.dtype,
+        dtype_d=problem.d.dtype,
+        device=device,
+        batch=shape.batch,
+        tile=(tile[0], tile[1]) if all(tile) else (128, 128),
+        precision=shape.precision,
+        extra_bytes=shape.read_bytes - packed,
+    )
+
+
+def _nothing_to_launch(checked: _C.Checked, device: _C.Device) -> Explanation:
+    problem = checked.problem
+    return Explanation(
+        problem=str(problem),
+        device=device.name,
+        kernel="",
+        plan={},
+        why=f"D has shape {tuple(checked.d_sizes)}: it is empty and nothing is launched",
+        built=True,
+        predicted_us=0.0,
+        measured_us=None,
+        roofline=roofline(problem.m, problem.n, problem.k, problem.a.dtype, dtype_d=problem.d.dtype, device=device),
+        fraction_of_roofline=1.0,
+        bound="overhead",
+        tiles=0,
+        ctas=0,
+        waves=0.0,
+        tail_waste=0.0,
+        slow_path="",
+    )
+
+
+def _explain(checked: _C.Checked, device: _C.Device, only_built: bool) -> Explanation:
+    if checked.empty:
+        return _nothing_to_launch(checked, device)
+    return explain_problem(checked.problem, device, only_built=only_built)
+
+
+def check_shape(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str = "bf16",
+    *,
+    batch: int = 1,
+    out_dtype: str | None = None,
+    major_a: str = "k",
+    major_b: str = "k",
+    lda: int = 0,
+    ldb: int = 0,
+    ldc: int = 0,
+    ldd: int = 0,
+    align_bytes: int = 16,
+    c: str | None = None,
+    bias: str | None = None,
+    **options: Any,
+) -> _C.Checked:
+    """The checked call for operands that are described instead of given.
+
+    dtype: of A and B; out_dtype: of D; c and bias: their dtypes where present ("bf16", "f16", "f32").
+    major_a: "k" (M, K) row-major, "m" stored (K, M); major_b: "k" stored (N, K), "n" (K, N) row-major.
+    lda to ldd: leading dimensions in elements, 0 packed. align_bytes: alignment of every matrix.
+    options: alpha, beta, activation, activation_args, precision, numerics, schedule, splits, kernel as in gemm.
+    """
+    for name, value, takes in (("major_a", major_a, "km"), ("major_b", major_b, "kn")):
+        if value not in tuple(takes):
+            raise ValueError(f"{name} is {value!r}, it must be {takes[0]!r} or {takes[1]!r}.")
+    # Any address of this alignment stands for a pointer; far apart, so that nothing overlaps.
+    step = 1 << 46
+    addresses = iter(range(step + (align_bytes if align_bytes < 16 else 0), 8 * step, step))
+
+    def matrix(name: str, rows: int, cols: int, row_major: bool, ld: int) -> _C.TensorDesc:
+        extent = cols if row_major else rows
+        if ld and ld < extent:
+            raise ValueError(f"{name} is {ld}, it must be at least {extent}, the length of a row in memory.")
+        ld = ld or max(extent, 1)
+        sizes, strides = [rows, cols], [ld, 1] if row_major else [1, ld]
+        if batch > 1:
+            sizes, strides = [batch, *sizes], [ld * (rows if row_major else cols), *strides]
+        element = {"lda": dtype, "ldb": dtype, "ldc": c}.get(name) or out_dtype or dtype
+        return _C.TensorDesc(element, "cuda", 0, sizes, strides, next(addresses))
+
+    operands: dict[str, Any] = {}
+    if c:
+        operands["c"] = matrix("ldc", m, n, True, ldc)
+    if bias:
+        operands["bias"] = _C.TensorDesc(bias, "cuda", 0, [n], [1], next(addresses) & ~15)
+    if ldd or align_bytes < 16:
+        options["out"] = matrix("ldd", m, n, True, ldd)
+    a = matrix("lda", m, k, major_a == "k", lda)
+    b = matrix("ldb", k, n, major_b == "n", ldb)
+    return _C.check_gemm(a, b, **operands, out_dtype=out_dtype, **options)
+
+
+class _Explain:
+    """`gemmx.explain`; a class only so that `explain.shape` exists."""
+
+    def __call__(  # noqa: PLR0917  the op's own order
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        scale_a: torch.Tensor | None = None,
+        scale_b: torch.Tensor | None = None,
+        scale_d: torch.Tensor | None = None,
+        *,
+        out: torch.Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        activation: str | None = None,
+        activation_args: Sequence[float] | None = None,
+        out_dtype: torch.dtype | None = None,
+        precision: str | None = None,
+        numerics: str | None = None,
+        schedule: str | None = None,
+        splits: int = 0,
+        kernel: str | None = None,
+        device: str | _C.Device | None = None,
+    ) -> Explanation:
+        """Explains `gemmx.gemm` of these tensors, which may be real, meta or fake; nothing is computed.
+
+        device: a profile's name or a Device; by default the tensors' GPU, and the h200 profile where there is
+        none. Raises as the op does for a wrong call, RuntimeError when nothing can run it.
+        """
+        if precision is None:
+            precision = _precision_of_torch(a)
+        if a.dim() > 3:
+            a, c, out, _ = fold_leading(a, b, c, out)
+        optional = {"c": c, "bias": bias, "scale_a": scale_a, "scale_b": scale_b, "scale_d": scale_d, "out": out}
+        checked = _C.check_gemm(
+            describe(a),
+            describe(b),
+            **{name: describe(t) for name, t in optional.items() if t is not None},
+            alpha=alpha,
+            beta=beta,
+            activation=activation,
+            activation_args=activation_args,
+            out_dtype=None if out_dtype is None else dtype_name(out_dtype),
+            precision=precision,
+            numerics=numerics,
+            schedule=schedule,
+            splits=splits,
+            kernel=kernel,
+        )
+        target, only_built = _target(device, a.device)
+        return _explain(checked, target, only_built)
+
+    def shape(
+        self, m: int, n: int, k: int, dtype: str = "bf16", *, device: str | _C.Device = DEFAULT_PROFILE, **options: Any
+    ) -> Explanation:
+        """Explains a call given by its shape: no tensors and no GPU needed. Options as in check_shape()."""
+        target, only_built = _target(device, None)
+        return _explain(check_shape(m, n, k, dtype, **options), target, only_built)
+
+
+def _target(device: str | _C.Device | None, tensor_device: torch.device | None) -> tuple[_C.Device, bool]:
+    """(Device, whether only built kernels count). A profile is asked about all kernels, a GPU about those it has."""
+    if isinstance(device, str):
+        return profile(device), False
+    if device is not None:
+        return device, True
+    if torch.cuda.is_available() and _C.build_archs():
+        on_gpu = tensor_device is not None and tensor_device.type == "cuda" and tensor_device.index is not None
+        index = tensor_device.index if on_gpu and tensor_device is not None else torch.cuda.current_device()
+        return _C.cuda_device(index), True
+    return profile(DEFAULT_PROFILE), False
+
+
+explain = _Explain()

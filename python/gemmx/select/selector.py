@@ -1,0 +1,254 @@
+"""The selector: choose(problem, device) -> Plan.
+
+1. Kernels that supports() accepts and that are built for the device.
+2. The caller's kernel, schedule and splits, honoured or refused with the reason.
+3. A measured table of this GPU model (tables.py).
+4. The analytic model (model.py) for the rest.
+
+Deterministic: equal times are decided by the registry's priority, then by name. Nothing is timed. The C++ plan
+cache calls it once per Problem.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from gemmx import _C
+from gemmx.select.model import (
+    Estimate,
+    KernelInfo,
+    Machine,
+    Shape,
+    kernel_estimate,
+    kernel_infos,
+    library_estimate,
+    machine_of,
+    predict,
+    shape_of,
+    tile_grid,
+    tile_order,
+)
+from gemmx.select.tables import TableRow, tables
+
+# Scratch that a plan may take without being asked for by name: the workspace that cuBLASLt gets, too.
+WORKSPACE_LIMIT = 64 << 20
+# Splits that are tried; further ones cost a partial each and were never better in the model.
+SPLITS = (2, 3, 4, 6, 8, 12, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan that can run, and what the model says of it."""
+
+    kernel: KernelInfo
+    plan: _C.Plan
+    estimate: Estimate
+
+    @property
+    def rank(self) -> tuple[float, int, str]:
+        """Least first: time to a nanosecond, then the registry's priority, then the name."""
+        return (round(self.estimate.us, 3), -self.kernel.priority, self.kernel.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome of a selection: the plan, where it comes from, and everything that was considered."""
+
+    problem: _C.Problem
+    device: _C.Device
+    chosen: Candidate
+    reason: str  # "model", "request", or the table row
+    table_row: TableRow | None
+    candidates: tuple[Candidate, ...]  # the fastest by the model first
+    rejected: dict[str, str]  # kernel -> why it can't run
+
+
+def _split_counts(problem: _C.Problem, kernel: KernelInfo, shape: Shape, machine: Machine) -> tuple[int, ...]:
+    """The splits asked for, or those worth an estimate: up to the cuts that K has, where SMs would idle."""
+    if problem.splits:
+        return (problem.splits,)
+    limit = _C.max_splits(shape.k, shape.bytes_a)
+    _, _, tiles_m, tiles_n = tile_grid(kernel, shape)
+    if problem.schedule != "split_k" and tiles_m * tiles_n * shape.batch >= 2 * machine.sms:
+        return ()
+    counts = tuple(s for s in SPLITS if s <= limit)
+    return counts or ((1,) if problem.schedule == "split_k" else ())
+
+
+def _plans(problem: _C.Problem, kernel: KernelInfo, shape: Shape, machine: Machine) -> list[tuple[str, int]]:
+    """(schedule, splits) of the plans of a kernel that answer the caller's request."""
+    asked = problem.schedule
+    plans: list[tuple[str, int]] = []
+    for schedule in kernel.schedules:
+        if asked not in ("auto", schedule) or (problem.splits > 1 and schedule != "split_k"):
+            continue
+        if schedule != "split_k":
+            plans.append((schedule, 1))
+        elif asked == "split_k" or problem.splits != 1:
+            plans.extend((schedule, s) for s in _split_counts(problem, kernel, shape, machine))
+    return plans
+
+
+def _best_of_kernel(
+    problem: _C.Problem, device: _C.Device, kernel: KernelInfo, shape: Shape, machine: Machine
+) -> Candidate | None:
+    """The kernel's fastest plan by the model; None when no plan answers the request or fits the workspace."""
+    plans = _plans(problem, kernel, shape, machine)
+    if kernel.is_library:
+        return Candidate(kernel, _C.Plan(kernel.name, *plans[0]), library_estimate(shape, machine)) if plans else None
+    order = tile_order(kernel, shape, machine)
+    ranked = sorted(
+        ((kernel_estimate(kernel, shape, machine, schedule=s, splits=n, order=order), s, n) for s, n in plans),
+        key=lambda item: (item[0].us, item[1], item[2]),
+    )
+    for estimate, schedule, splits in ranked:
+        plan = _C.Plan(kernel.name, schedule, splits, order.raster, order.swizzle)
+        asked = problem.schedule == schedule or problem.kernel == kernel.name
+        if asked or _C.workspace_size(kernel.name, problem, plan, device) <= WORKSPACE_LIMIT:
+            return Candidate(kernel, plan, estimate)
+    return None
+
+
+def _refusals(
+    problem: _C.Problem, device: _C.Device, exclude_families: Collection[str], only_built: bool
+) -> dict[str, str]:
+    """Kernel -> why it can't be chosen; "" when it can. Reasons follow the kernel's name in a sentence."""
+    capability = device.capability
+    reasons: dict[str, str] = {}
+    for kernel in kernel_infos():
+        if problem.kernel and kernel.name != problem.kernel:
+            reasons[kernel.name] = f"is not {problem.kernel}, which was asked for"
+        elif kernel.teaching and not problem.kernel:
+            reasons[kernel.name] = "is a teaching kernel, run only when asked for by name"
+        elif kernel.family in exclude_families:
+            reasons[kernel.name] = f"belongs to {kernel.family}, which the caller excludes"
+        else:
+            reasons[kernel.name] = _C.supports(kernel.name, problem, device)
+            if not reasons[kernel.name] and only_built and not _C.built_for(kernel.name, capability):
+                archs = ";".join(_C.build_archs()) or "none"
+                reasons[kernel.name] = f"is not built here for {capability / 10:.1f} (GEMMX_CUDA_ARCHS={archs})"
+    return reasons
+
+
+def _no_kernel(problem: _C.Problem, device: _C.Device, reasons: dict[str, str]) -> RuntimeError:
+    """One sentence on why nothing runs the problem: the reason of the requested kernel, or of the nearest one."""
+    if problem.kernel:
+        return RuntimeError(
+            f"kernel: {problem.kernel} can't run {problem} on {device.name}: it {reasons[problem.kernel]}."
+        )
+    near = [
+        k
+        for k in kernel_infos()
+        if not k.teaching
+        and k.dtype_a == problem.a.dtype
+        and k.min_capability <= device.capability <= k.max_capability
+        and reasons[k.name]
+    ]
+    nearest = max(near, key=lambda k: (k.priority, k.name), default=None)
+    detail = f"; the nearest, {nearest.name}, {reasons[nearest.name]}" if nearest else ""
+    return RuntimeError(f"no kernel can run {problem} on {device.name}{detail}.")
+
+
+def _from_table(
+    problem: _C.Problem, device: _C.Device, shape: Shape, machine: Machine, reasons: dict[str, str]
+) -> tuple[Candidate, TableRow] | None:
+    """The best table row whose kernel can run the problem.
+
+    A request for a kernel, schedule or splits is not in a row's key, so it is not answered from a table.
+    """
+    if problem.kernel or problem.schedule != "auto" or problem.splits or problem.numerics != "deterministic":
+        return None
+    infos = {k.name: k for k in kernel_infos()}
+    for row in tables().find(problem, device):
+        kernel = infos[row.plan.kernel]
+        fits = row.plan.splits <= _C.max_splits(shape.k, shape.bytes_a) and row.plan.schedule in kernel.schedules
+        if not reasons[kernel.name] and fits:
+            return Candidate(kernel, row.plan, predict(kernel, shape, machine, row.plan)), row
+    return None
+
+
+def decide(
+    problem: _C.Problem,
+    device: _C.Device,
+    *,
+    exclude_families: Collection[str] = (),
+    only_built: bool = True,
+) -> Decision:
+    """Chooses the plan and keeps the account of it; see choose()."""
+    if only_built and not any(_C.built_for(k.name, device.capability) for k in kernel_infos()):
+        only_built = False  # a profile in a build without its architecture: nothing could be chosen, nor run
+    shape, machine = shape_of(problem), machine_of(device)
+    reasons = _refusals(problem, device, exclude_families, only_built)
+    candidates: list[Candidate] = []
+    for kernel in kernel_infos():
+        if reasons[kernel.name]:
+            continue
+        best = _best_of_kernel(problem, device, kernel, shape, machine)
+        if best is None:
+            reasons[kernel.name] = _unanswered(problem)
+        else:
+            candidates.append(best)
+    if not candidates:
+        raise _no_kernel(problem, device, reasons)
+    candidates.sort(key=lambda c: c.rank)
+    chosen, reason, row = candidates[0], "request" if problem.kernel else "model", None
+    if (measured := _from_table(problem, device, shape, machine, reasons)) is not None:
+        chosen, row = measured
+        reason = f"{row.source}: M={row.m} measured at {row.us:.1f} us"
+    rejected = {name: reason for name, reason in reasons.items() if reason}
+    return Decision(problem, device, chosen, reason, row, tuple(candidates), rejected)
+
+
+def _unanswered(problem: _C.Problem) -> str:
+    asked = f"schedule {problem.schedule}" + (f" with {problem.splits} splits" if problem.splits else "")
+    return f"has no plan for {asked} within {WORKSPACE_LIMIT >> 20} MiB of workspace"
+
+
+def choose(
+    problem: _C.Problem,
+    device: _C.Device,
+    *,
+    exclude_families: Collection[str] = (),
+    only_built: bool = True,
+) -> _C.Plan:
+    """The Plan that runs the problem on the device. The same arguments and tables always give the same Plan.
+
+    exclude_families: families that may not be chosen, e.g. ("cublaslt",) for what gemmx's own kernels do.
+    only_built: leave out kernels that this library has no code for on the device; False for a profile.
+
+    Raises RuntimeError, one sentence, when nothing can run the problem or the caller's request.
+    """
+    return decide(problem, device, exclude_families=exclude_families, only_built=only_built).chosen.plan
+
+
+def slow_path_reason(problem: _C.Problem, device: _C.Device, plan: _C.Plan) -> str:
+    """Why the plan is slower than the problem's size allows, and what would make it fast; "" on the fast path.
+
+    The fast path of 16-bit operands is a tensor-core kernel with 16-byte loads and stores.
+    """
+    shape = shape_of(problem)
+    if problem.a.dtype not in ("bf16", "f16") or not (shape.m and shape.n and shape.k and shape.batch):
+        return ""
+    kernel = next(k for k in kernel_infos() if k.name == plan.kernel)
+    for name, matrix in (("a", problem.a), ("b", problem.b), ("out", problem.d)):
+        if matrix.major == "none":
+            return (
+                f"{name} has strides ({matrix.row_stride}, {matrix.col_stride}), so that no dimension is contiguous "
+                f"and {kernel.name} reads it element by element; make {name} contiguous."
+            )
+        if matrix.vector_bytes < 16:
+            return (
+                f"{name}'s rows start at multiples of {matrix.vector_bytes} bytes, so that {kernel.name} runs without "
+                f"16-byte accesses; pad {name}'s leading dimension to a multiple of {16 // shape.bytes_a} elements."
+            )
+    if kernel.numerics == "simt":
+        return f"{kernel.name} does not use the tensor cores, and no other kernel takes {problem}."
+    return ""
+
+
+def install() -> None:
+    """Makes choose() the selector of the op. Cleared at exit: C++ must not hold a Python function longer."""
+    _C.set_selector(choose)
+    atexit.register(_C.set_selector, None)

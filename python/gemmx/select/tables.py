@@ -1,0 +1,199 @@
+"""Measured tables: the plan that won on one GPU model, per problem.
+
+A table is a JSON file, shipped in tables/ or the user's own (`gemmx.load_table(path)`):
+
+    {"format": 1, "gpu": "NVIDIA H200", "rows": [
+      {"m": 16, "n": 4096, "k": 4096, "batch": 1, "dtypes": "bf16,bf16,bf16", "majors": "kkn",
+       "epilogue": "bias+silu", "align": 16, "us": 11.6,
+       "plan": {"kernel": "...", "schedule": "data_parallel", "splits": 1, "raster": "along_m", "swizzle": 1}}]}
+
+A row serves problems of the same N, K, batch, dtypes, majors, epilogue and alignment: first of the same M, then
+of the nearest M within a factor of two. A table serves only the GPU model it was measured on, by the driver's
+name. The selector asks supports() again for every row that it takes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from gemmx import _C
+
+FORMAT = 1
+SHIPPED = Path(__file__).parent / "tables"
+# A row measured at M serves M/2 to 2M: beyond, another tile wins more often than not.
+MAX_M_RATIO = 2.0
+
+Key = tuple[int, int, int, str, str, str, int]
+
+_COLUMNS: dict[str, type] = {
+    "m": int,
+    "n": int,
+    "k": int,
+    "batch": int,
+    "dtypes": str,
+    "majors": str,
+    "epilogue": str,
+    "align": int,
+    "us": float,
+    "plan": dict,
+}
+_PLAN_COLUMNS: dict[str, type] = {"kernel": str, "schedule": str, "splits": int, "raster": str, "swizzle": int}
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    m: int
+    us: float
+    plan: _C.Plan
+    source: str  # the file's name
+
+
+@dataclass(slots=True)
+class Tables:
+    """Rows by GPU model and key. Tables loaded later overrule earlier ones row by row."""
+
+    gpus: dict[str, dict[Key, dict[int, TableRow]]] = field(default_factory=dict)
+
+    def add(self, gpu: str, rows: Iterable[tuple[Key, TableRow]]) -> None:
+        table = self.gpus.setdefault(gpu, {})
+        for key, row in rows:
+            table.setdefault(key, {})[row.m] = row
+
+    def find(self, problem: _C.Problem, device: _C.Device) -> list[TableRow]:
+        """Rows that may serve the problem, the best first: M itself, then nearer before farther, ties lower."""
+        by_m = self.gpus.get(device.name, {}).get(table_key(problem), {})
+        m = problem.m
+        near = [r for r in list(by_m.values()) if max(m, r.m) <= MAX_M_RATIO * min(m, r.m)]
+        return sorted(near, key=lambda r: (abs(math.log(r.m / m)), r.m))
+
+
+def epilogue_kind(problem: _C.Problem) -> str:
+    """The parts of the epilogue joined by +, as in "c+bias+silu"; "none" where it has none."""
+    parts = [
+        name
+        for name, present in (
+            ("alpha", problem.alpha != "one"),
+            ("c", problem.c.dtype != "none"),
+            ("bias", problem.bias_dtype != "none"),
+            (problem.activation, problem.activation != "none"),
+        )
+        if present
+    ]
+    return "+".join(parts) or "none"
+
+
+def table_key(problem: _C.Problem) -> Key:
+    """What a row and a problem must have in common."""
+    a, b, d = problem.a, problem.b, problem.d
+    dtypes = f"{a.dtype},{b.dtype},{d.dtype}"
+    if problem.precision != "ieee":
+        dtypes += f",{problem.precision}"
+    majors = "".join("x" if x.major == "none" else x.major for x in (a, b, d))
+    align = min(a.vector_bytes, b.vector_bytes, d.vector_bytes)
+    return (problem.n, problem.k, problem.batch, dtypes, majors, epilogue_kind(problem), align)
+
+
+def row_dict(problem: _C.Problem, plan: _C.Plan, us: float) -> dict[str, Any]:
+    """The row of a table for a measured plan."""
+    n, k, batch, dtypes, majors, epilogue, align = table_key(problem)
+    return {
+        "m": problem.m,
+        "n": n,
+        "k": k,
+        "batch": batch,
+        "dtypes": dtypes,
+        "majors": majors,
+        "epilogue": epilogue,
+        "align": align,
+        "us": us,
+        "plan": plan.to_dict(),
+    }
+
+
+def _check_columns(where: str, got: Any, columns: dict[str, type]) -> None:
+    if not isinstance(got, dict):
+        raise ValueError(f"{where} is {got!r:.60}, it must be an object with {', '.join(columns)}.")
+    for name, kind in columns.items():
+        value = got.get(name)
+        numeric = kind in (int, float) and isinstance(value, (int, kind)) and not isinstance(value, bool)
+        if not (numeric or (kind in (str, dict) and isinstance(value, kind))):
+            raise ValueError(f"{where} has {name} = {value!r:.60}, it must be of type {kind.__name__}.")
+
+
+def parse_table(text: str, source: str) -> tuple[str, list[tuple[Key, TableRow]]]:
+    """(GPU model, rows) of a table's text. ValueError, one sentence, for anything that is not a table.
+
+    Rows of kernels that this version no longer has are left out with one warning for the file.
+    """
+    try:
+        table = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"table {source} is no JSON: {error}.") from None
+    _check_columns(f"table {source}", table, {"format": int, "gpu": str})
+    if table["format"] != FORMAT:
+        raise ValueError(f"table {source} has format {table['format']}, this version reads {FORMAT}; measure it again.")
+    if not isinstance(table.get("rows"), list):
+        raise ValueError(f"table {source} has no list of rows.")
+    known = {spec.name for spec in _C.kernels()}
+    rows, stale = [], set()
+    for i, row in enumerate(table["rows"]):
+        where = f"table {source}, row {i},"
+        _check_columns(where, row, _COLUMNS)
+        _check_columns(f"{where} plan", row["plan"], _PLAN_COLUMNS)
+        if row["m"] < 1 or not (row["us"] > 0 and math.isfinite(row["us"])):
+            raise ValueError(f"{where} has m = {row['m']} and us = {row['us']}, both must be positive.")
+        if row["plan"]["kernel"] not in known:
+            stale.add(row["plan"]["kernel"])
+            continue
+        try:
+            plan = _C.Plan.from_dict(row["plan"])
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise ValueError(f"{where} has a plan that can't be read: {error}.") from None
+        key = tuple(row[c] for c in ("n", "k", "batch", "dtypes", "majors", "epilogue", "align"))
+        rows.append((key, TableRow(m=row["m"], us=float(row["us"]), plan=plan, source=source)))
+    if stale:
+        warnings.warn(
+            f"table {source} names {len(stale)} kernels that this version does not have ({min(stale)}, ...); "
+            "their rows are ignored, measure it again.",
+            stacklevel=3,
+        )
+    return table["gpu"], rows
+
+
+@lru_cache(maxsize=1)
+def tables() -> Tables:
+    """The tables in use: those shipped, read on first use, then the user's."""
+    loaded = Tables()
+    for path in sorted(SHIPPED.glob("*.json")):
+        loaded.add(*parse_table(path.read_text(encoding="utf-8"), path.name))
+    return loaded
+
+
+def load_table(path: str | Path) -> int:
+    """Reads a measured table from a JSON file and puts it before those already loaded; empties the plan cache.
+
+    Returns the number of rows taken. Raises ValueError when the file is not a table, OSError when it can't be
+    read. Nothing changes where it raises.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"table {path} is not UTF-8 text.") from None
+    gpu, rows = parse_table(text, str(path))
+    tables().add(gpu, rows)
+    _C.clear_plan_cache()
+    return len(rows)
+
+
+def reset_tables() -> None:
+    """Forgets the user's tables: the shipped ones are read again. Empties the plan cache."""
+    tables.cache_clear()
+    _C.clear_plan_cache()
