@@ -6,11 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Modules that tests share (problems.py, bad_calls.py) and the plugin beside the GPU tests: pytest's importlib mode
 # puts no test folder on the path.
 TESTS = Path(__file__).parent
 sys.path[:0] = [str(TESTS), str(TESTS / "gpu")]
+
+# A machine that compiles meanwhile is no reason for a property to fail.
+settings.register_profile("gemmx", deadline=None)
+settings.load_profile("gemmx")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

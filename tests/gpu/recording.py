@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from source_hash import source_hash  # cmake/, on pytest's pythonpath
 
 from gemmx import _C
+from source_hash import source_hash  # cmake/, on pytest's pythonpath
 
 
 class GpuRecord:

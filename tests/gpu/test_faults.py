@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.gpu
 SPECS = {spec.name: spec for spec in _C.kernels()}
 
 
-def kernels_for(a: Tensor, b: Tensor, device: _C.Device, **kwargs: object) -> list[str]:
+def kernels_for(a: Tensor, b: Tensor, device: _C.Device, **kwargs: Any) -> list[str]:
     """The built kernels that take the call: each must get it right."""
     problem = check(a, b, **kwargs).problem
     return [name for name in SPECS if _C.built_for(name, device.capability) and not _C.supports(name, problem, device)]
