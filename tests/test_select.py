@@ -1,8 +1,7 @@
-"""Selection on machines that are not there: every profile, every manifest row, requests, tables, the time model."""
+"""Selection on machines that are not there: every profile, every manifest row, requests, the time model."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from gemmx import _C
 from gemmx.bench import manifest
-from gemmx.select import tables
 from gemmx.select.explain import check_shape
 from gemmx.select.model import (
     dram_read_bytes,
@@ -70,13 +68,6 @@ def problem_of(row: manifest.Row) -> _C.Problem:
 
 def shape_problem(m: int, n: int, k: int, dtype: str = "bf16", **options: Any) -> _C.Problem:
     return check_shape(m, n, k, dtype, **options).problem
-
-
-@pytest.fixture
-def user_tables() -> Any:
-    tables.reset_tables()
-    yield
-    tables.reset_tables()
 
 
 # ---- every profile x every manifest row ----
@@ -267,147 +258,6 @@ def test_a_16_bit_product_on_the_cuda_cores_is_slow() -> None:
     problem, device = shape_problem(64, 64, 64), profile("h200")
     simt = next(n for n, s in SPECS.items() if s.family == "simt" and s.dtype_a == "bf16")
     assert "tensor cores" in slow_path_reason(problem, device, _C.Plan(simt))
-
-
-# ---- measured tables ----
-
-
-def table_text(rows: list[dict[str, Any]], gpu: str = "NVIDIA H200") -> str:
-    return json.dumps({"format": 1, "gpu": gpu, "rows": rows})
-
-
-def slowest_row(m: int = 64, us: float = 9.5) -> tuple[dict[str, Any], str]:
-    """A row that prescribes the plan that the model likes least, so that following it shows."""
-    problem = shape_problem(m, 4096, 4096)
-    worst = decide(problem, profile("h200"), only_built=False).candidates[-1].plan
-    return tables.row_dict(problem, worst, us), worst.kernel
-
-
-def test_a_table_row_overrules_the_model(tmp_path: Path, user_tables: None) -> None:
-    row, kernel = slowest_row()
-    path = tmp_path / "mine.json"
-    path.write_text(table_text([row]))
-    problem = shape_problem(64, 4096, 4096)
-    assert choose(problem, profile("h200"), only_built=False).kernel != kernel
-    assert tables.load_table(path) == 1
-    decision = decide(problem, profile("h200"), only_built=False)
-    assert decision.chosen.kernel.name == kernel
-    assert decision.table_row is not None and decision.table_row.us == 9.5
-    assert "mine.json" in decision.reason
-
-
-@pytest.mark.parametrize(("m", "served"), [(33, True), (64, True), (128, True), (31, False), (129, False)])
-def test_a_row_serves_m_within_a_factor_of_two(m: int, served: bool, tmp_path: Path, user_tables: None) -> None:
-    row, kernel = slowest_row()
-    (tmp_path / "t.json").write_text(table_text([row]))
-    tables.load_table(tmp_path / "t.json")
-    decision = decide(shape_problem(m, 4096, 4096), profile("h200"), only_built=False)
-    assert (decision.table_row is not None) == served
-    assert not served or decision.chosen.kernel.name == kernel
-
-
-def test_the_nearest_of_several_rows_serves(tmp_path: Path, user_tables: None) -> None:
-    rows = [slowest_row(m, us=float(m))[0] for m in (64, 96, 128)]
-    (tmp_path / "t.json").write_text(table_text(rows))
-    tables.load_table(tmp_path / "t.json")
-    for m, nearest in ((64, 64), (70, 64), (90, 96), (125, 128)):
-        row = decide(shape_problem(m, 4096, 4096), profile("h200"), only_built=False).table_row
-        assert row is not None and row.m == nearest
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        shape_problem(64, 4096, 4104),
-        shape_problem(64, 4096, 4096, "f16"),
-        shape_problem(64, 4096, 4096, out_dtype="f32"),
-        shape_problem(64, 4096, 4096, major_b="n"),
-        shape_problem(64, 4096, 4096, bias="bf16"),
-        shape_problem(64, 4096, 4096, activation="silu"),
-        shape_problem(64, 4096, 4096, c="bf16"),
-        shape_problem(64, 4096, 4096, align_bytes=4),
-        shape_problem(64, 4096, 4096, batch=2),
-        shape_problem(64, 4096, 4096, schedule="data_parallel"),
-        shape_problem(64, 4096, 4096, splits=1),
-    ],
-    ids=str,
-)
-def test_a_row_does_not_serve_another_problem(problem: _C.Problem, tmp_path: Path, user_tables: None) -> None:
-    (tmp_path / "t.json").write_text(table_text([slowest_row()[0]]))
-    tables.load_table(tmp_path / "t.json")
-    assert decide(problem, profile("h200"), only_built=False).table_row is None
-
-
-def test_a_table_of_another_gpu_is_never_used(tmp_path: Path, user_tables: None) -> None:
-    row, _ = slowest_row()
-    (tmp_path / "t.json").write_text(table_text([row], gpu="NVIDIA H100 80GB HBM3"))
-    tables.load_table(tmp_path / "t.json")
-    problem = shape_problem(64, 4096, 4096)
-    assert decide(problem, profile("h200"), only_built=False).table_row is None
-    assert decide(problem, profile("h100"), only_built=False).table_row is not None
-
-
-def test_a_row_whose_kernel_can_not_run_falls_back_to_the_model(tmp_path: Path, user_tables: None) -> None:
-    row, _ = slowest_row()
-    row["plan"]["kernel"] = next(n for n, s in SPECS.items() if s.min_capability == 100)
-    (tmp_path / "t.json").write_text(table_text([row]))
-    tables.load_table(tmp_path / "t.json")
-    assert decide(shape_problem(64, 4096, 4096), profile("h200"), only_built=False).table_row is None
-
-
-def test_a_row_of_a_removed_kernel_is_ignored_with_one_warning(tmp_path: Path, user_tables: None) -> None:
-    row, _ = slowest_row()
-    row["plan"]["kernel"] = "sm90_gemm_of_last_year"
-    (tmp_path / "t.json").write_text(table_text([row, row]))
-    with pytest.warns(UserWarning, match="sm90_gemm_of_last_year") as warned:
-        assert tables.load_table(tmp_path / "t.json") == 0
-    assert len(warned) == 1
-
-
-def bad_row(**changes: Any) -> str:
-    row, _ = slowest_row()
-    plan = changes.pop("plan_changes", {})
-    return table_text([{**row, **changes, "plan": {**row["plan"], **plan}}])
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ('{"format": 1, "gpu"', "is no JSON"),
-        ("[]", r"is \[\], it must be an object"),
-        ('{"format": 2, "gpu": "x", "rows": []}', "has format 2, this version reads 1"),
-        ('{"format": 1, "rows": []}', "has gpu = None, it must be of type str"),
-        ('{"format": 1, "gpu": "x"}', "has no list of rows"),
-        ('{"format": 1, "gpu": "x", "rows": [7]}', "row 0, is 7, it must be an object"),
-        (bad_row(m="64"), "row 0, has m = '64', it must be of type int"),
-        (bad_row(m=0), "has m = 0 and us = 9.5, both must be positive"),
-        (bad_row(us=-1.0), "has m = 64 and us = -1.0, both must be positive"),
-        (bad_row(plan=None, plan_changes={"splits": "2"}), "plan has splits = '2', it must be of type int"),
-        (bad_row(plan_changes={"schedule": "sideways"}), "has a plan that can't be read"),
-    ],
-)
-def test_a_malformed_table_is_one_sentence_and_changes_nothing(
-    text: str, match: str, tmp_path: Path, user_tables: None
-) -> None:
-    (tmp_path / "t.json").write_text(text)
-    with pytest.raises(ValueError, match=match) as error:
-        tables.load_table(tmp_path / "t.json")
-    assert str(error.value).startswith("table ") and "\n" not in str(error.value)
-    assert decide(shape_problem(64, 4096, 4096), profile("h200"), only_built=False).table_row is None
-
-
-def test_a_binary_or_missing_file_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "t.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="is not UTF-8 text"):
-        tables.load_table(tmp_path / "t.json")
-    with pytest.raises(OSError, match="nowhere"):
-        tables.load_table(tmp_path / "nowhere.json")
-
-
-def test_shipped_tables_parse() -> None:
-    for path in tables.SHIPPED.glob("*.json"):
-        gpu, rows = tables.parse_table(path.read_text(), path.name)
-        assert gpu and rows
 
 
 # ---- the time model ----
