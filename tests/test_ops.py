@@ -1,0 +1,519 @@
+"""torch.ops.gemmx and gemmx.gemm as torch sees them: schemas, fakes, compile, autograd, out variants; on the CPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import gemmx
+from gemmx import reference
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+OP, OP_OUT = torch.ops.gemmx.gemm.default, torch.ops.gemmx.gemm_out.default
+NO_GRADIENT = "has no gradient yet and an argument of shape"
+
+
+def normal(*shape: int, dtype: torch.dtype = F32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def arguments(m: int = 3, n: int = 5, k: int = 4, batch: tuple[int, ...] = (), dtype: torch.dtype = F32) -> Any:
+    """a, b, c and bias."""
+    return normal(*batch, m, k, dtype=dtype), normal(k, n, dtype=dtype), normal(m, n, dtype=dtype), normal(n)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo() -> None:
+    torch._dynamo.reset()
+
+
+# ---- schemas ----------------------------------------------------------------------------------------------------
+
+
+def designed_schema(op: str) -> str:
+    """The op's schema in the design, without its line breaks."""
+    text = (Path(__file__).parents[1] / "docs" / "design.md").read_text()
+    match = re.search(rf"^{op}\(Tensor a.*?-> Tensor$", text, re.MULTILINE | re.DOTALL)
+    assert match
+    return re.sub(r"\s+", " ", match[0])
+
+
+def schema(op: Any) -> str:
+    """The registered schema; torch prints the float 1.0 as 1."""
+    return str(op._schema).removeprefix("gemmx::").replace("=1.,", "=1.0,")
+
+
+def test_gemm_has_the_schema_of_the_design() -> None:
+    assert schema(OP) == designed_schema("gemm")
+
+
+def test_gemm_out_is_gemm_with_out() -> None:
+    expected = designed_schema("gemm").removeprefix("gemm(").removesuffix(") -> Tensor")
+    expected = expected.replace("ScalarType? out_dtype=None, ", "")
+    assert schema(OP_OUT) == f"gemm_out({expected}, Tensor(a!) out) -> ()"
+
+
+def test_only_out_is_mutated() -> None:
+    """B49."""
+    assert not OP._schema.is_mutable
+    written = [a.name for a in OP_OUT._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    assert written == ["out"]
+
+
+# ---- opcheck and fakes ------------------------------------------------------------------------------------------
+
+A, B, C, BIAS = arguments()
+CALLS: dict[str, tuple[tuple[Tensor, ...], dict[str, Any]]] = {
+    "plain": ((A, B), {}),
+    "weight": ((A, normal(5, 4).t()), {}),
+    "epilogue": ((A, B, C, BIAS), {"alpha": 0.5, "beta": 2.0, "activation": "silu"}),
+    "row of c": ((A, B, C[:1]), {"activation": "clamp", "activation_args": [-1.0, 1.0]}),
+    "bf16 to f32": ((A.bfloat16(), B.bfloat16()), {"out_dtype": F32}),
+    "f16": ((A.half(), B.half(), C.half()), {"activation": "leaky_relu", "activation_args": [0.1]}),
+    "batch": ((normal(2, 3, 4), normal(2, 4, 5)), {}),
+    "shared b": ((normal(2, 3, 4), B, C), {}),
+    "shared a": ((A, normal(2, 4, 5)), {}),
+    "expanded": ((normal(1, 1).expand(3, 4), B), {}),
+    "one row": ((A[:1], B), {}),
+    "no rows": ((A[:0], B), {}),
+    "no k": ((A[:, :0], B[:0], None, BIAS), {}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_opcheck(name: str) -> None:
+    args, options = CALLS[name]
+    torch.library.opcheck(OP, args, options)
+    out = torch.empty_like(OP(*args, **options))
+    options = {k: v for k, v in options.items() if k != "out_dtype"}
+    torch.library.opcheck(OP_OUT, args, {**options, "out": out})
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_fake_and_meta_are_as_the_real_d(name: str) -> None:
+    """B48: shape, dtype, device and strides; D is row-major contiguous."""
+    args, options = CALLS[name]
+    d = OP(*args, **options)
+    assert d.is_contiguous()
+    mode = FakeTensorMode()
+    fakes = [None if x is None else mode.from_tensor(x) for x in args]
+    metas = [None if x is None else x.to("meta") for x in args]
+    with mode:
+        fake = OP(*fakes, **options)
+    meta = OP(*metas, **options)
+    for x in (fake, meta):
+        assert (x.shape, x.dtype, x.stride()) == (d.shape, d.dtype, d.stride())
+    assert fake.device == d.device
+    assert meta.is_meta
+
+
+# ---- values on the CPU ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_cpu_keeps_the_bound(dtype: torch.dtype, batch: tuple[int, ...]) -> None:
+    a, b, c, bias = arguments(17, 19, 130, batch, dtype)
+    options: dict[str, Any] = {"alpha": 0.7, "beta": -0.3, "activation": "gelu"}
+    d = gemmx.gemm(a, b, c, bias, **options)
+    exact = reference.gemm(a, b, c, bias, **options, out_dtype=torch.float64)
+    assert not reference.outside_bound(d, exact, reference.error_bound(a, b, c, bias, **options)).any()
+    assert torch.equal(d, gemmx.gemm(a, b, c, bias, **options))  # and repeats its bits
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("kernel", {"kernel": None}), ("schedule", {"schedule": "split_k"}), ("splits", {"splits": 2})],
+)
+def test_cpu_refuses_what_only_a_kernel_can_honour(name: str, options: dict[str, Any]) -> None:
+    if "kernel" in options:
+        options = {"kernel": gemmx._C.kernels()[0].name}
+    for device in ("cpu", "fake"):
+        with FakeTensorMode() if device == "fake" else torch.no_grad():
+            a, b = torch.ones(3, 4), torch.ones(4, 5)
+            with pytest.raises(RuntimeError, match=rf"^{name}: is .* but a is on cpu, .* move the tensors to cuda$"):
+                gemmx.gemm(a, b, **options)
+
+
+# ---- out --------------------------------------------------------------------------------------------------------
+
+
+def outs(m: int, n: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Outs of unusual strides and the storage around each, filled with NaN."""
+    result = {}
+    for name, shape, view in (
+        ("transposed", (n, m), lambda x: x.t()),
+        ("every second column", (m, 2 * n), lambda x: x[:, ::2]),
+        ("window", (m + 2, n + 3), lambda x: x[1 : m + 1, 2 : n + 2]),
+        ("columns from the second", (m, n + 1), lambda x: x[:, 1:]),
+    ):
+        storage = torch.full(shape, torch.nan)
+        result[name] = (view(storage), storage)
+    return result
+
+
+@pytest.mark.parametrize("name", outs(1, 1))
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_out_of_any_strides(name: str, activation: Any) -> None:
+    """B13, and nothing beside out is written."""
+    out, storage = outs(3, 5)[name]
+    expected = gemmx.gemm(A, B, C, BIAS, activation=activation)
+    assert gemmx.gemm(A, B, C, BIAS, activation=activation, out=out) is out
+    assert torch.equal(out, expected)
+    assert int(storage.isnan().sum()) == storage.numel() - out.numel()
+
+
+def test_out_may_be_c() -> None:
+    c = C.clone()
+    expected = gemmx.gemm(A, B, c, beta=0.5, alpha=2.0)
+    gemmx.gemm(A, B, c, beta=0.5, alpha=2.0, out=c)
+    assert torch.equal(c, expected)
+
+
+def test_out_decides_the_dtype() -> None:
+    out = torch.empty(3, 5)
+    gemmx.gemm(A.bfloat16(), B.bfloat16(), out=out, out_dtype=F32)
+    assert torch.equal(out, gemmx.gemm(A.bfloat16(), B.bfloat16(), out_dtype=F32))
+    with pytest.raises(ValueError, match=r"^out_dtype: is torch.float16 but out has dtype torch.float32: out decides"):
+        gemmx.gemm(A, B, out=out, out_dtype=F16)
+
+
+def test_autograd_notices_that_out_changed() -> None:
+    for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+        x, out = torch.ones(3, 5, requires_grad=True), torch.ones(3, 5)
+        y = (x * out).sum()
+        with mode():
+            gemmx.gemm(A, B, out=out)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
+
+
+# ---- leading dimensions -----------------------------------------------------------------------------------------
+
+LEADING: dict[str, Tensor] = {
+    "contiguous": normal(2, 3, 6, 4),
+    "decode": normal(2, 3, 1, 4),
+    "transposed": normal(2, 3, 4, 6).mT,
+    "leading dimensions swapped": normal(3, 2, 6, 4).transpose(0, 1),
+    "rows of a larger tensor": normal(2, 5, 6, 4)[:, :3],
+    "padded": normal(2, 3, 6, 9)[..., :4],
+    "expanded": normal(1, 1, 6, 4).expand(2, 3, 6, 4),
+    "five": normal(2, 1, 3, 6, 4),
+    "empty": normal(2, 0, 6, 4),
+}
+
+
+@pytest.mark.parametrize("name", LEADING)
+def test_leading_dimensions(name: str) -> None:
+    a = LEADING[name]
+    d_shape = (*a.shape[:-1], 5)
+    for c in (None, normal(5), normal(a.shape[-2], 5), normal(*d_shape), normal(3, 1, 5) if a.shape[-3] == 3 else None):
+        d = gemmx.gemm(a, B, c, BIAS, activation="relu")
+        folded_c = None if c is None else c.expand(d_shape).reshape(-1, 5)
+        assert d.shape == d_shape
+        assert d.is_contiguous()
+        assert torch.equal(d.reshape(-1, 5), gemmx.gemm(a.reshape(-1, 4), B, folded_c, BIAS, activation="relu"))
+        out = torch.empty(*d_shape[:-1], 7)[..., 1:6]
+        assert gemmx.gemm(a, B, c, BIAS, activation="relu", out=out) is out
+        assert torch.equal(out, d)
+
+
+def test_leading_dimensions_are_views_where_strides_allow() -> None:
+    copied = {"leading dimensions swapped"}
+    with gemmx.strict():
+        for name in LEADING.keys() - copied:
+            gemmx.gemm(LEADING[name], B)
+        for name in copied:
+            with pytest.raises(RuntimeError, match=r"^strict: the strides of a, c and out keep a's leading dimensions"):
+                gemmx.gemm(LEADING[name], B)
+
+
+def test_leading_dimensions_refuse() -> None:
+    a = LEADING["contiguous"]
+    with pytest.raises(ValueError, match=r"^a: has 4 dimensions, which fold only with a 2-D b, but b has 3"):
+        gemmx.gemm(a, normal(3, 4, 5))
+    with pytest.raises(ValueError, match=r"^c: shape is \(4, 1, 1, 1, 1\) but it must broadcast to D's shape"):
+        gemmx.gemm(a, B, torch.ones(4, 1, 1, 1, 1))
+    with pytest.raises(ValueError, match=r"^out: shape is \(3, 5\) but D is \(2, 3, 6, 5\)$"):
+        gemmx.gemm(a, B, out=torch.empty(3, 5))
+    swapped = torch.empty(3, 6, 2, 5).permute(2, 0, 1, 3)
+    assert gemmx.gemm(a, B, out=swapped) is swapped
+    with pytest.raises(ValueError, match=r"^out: its strides keep its leading dimensions from folding"):
+        gemmx.gemm(a, B, out=torch.empty(3, 2, 6, 5).transpose(0, 1))
+
+
+# ---- gradients, inference mode, transforms ----------------------------------------------------------------------
+
+
+def test_gradients_are_refused() -> None:
+    weight, bias, out = (x.clone().requires_grad_() for x in (B, BIAS, C))
+    for call in (
+        lambda: OP(A, weight),
+        lambda: gemmx.gemm(A, B, bias=bias),
+        lambda: gemmx.gemm(A, weight, out=torch.empty(3, 5)),
+        lambda: gemmx.gemm(A, B, out=out),
+        lambda: torch.func.grad(lambda a: OP(a, B).sum())(A),
+        lambda: torch.compile(gemmx.gemm, backend="eager", fullgraph=True)(A, weight),
+    ):
+        with pytest.raises(RuntimeError, match=NO_GRADIENT):
+            call()
+    with pytest.raises(RuntimeError, match=r"^gemmx.gemm has no forward-mode gradient"):
+        torch.func.jvp(lambda a: OP(a, B), (A,), (A,))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_parameters_are_taken_where_grad_mode_is_off(mode: Callable[[], Any]) -> None:
+    weight = B.clone().requires_grad_()
+    with mode():
+        d = gemmx.gemm(A, weight, out=gemmx.gemm(A, weight))
+    assert not d.requires_grad
+    assert torch.equal(d, gemmx.gemm(A, B))
+
+
+@pytest.mark.filterwarnings("ignore:.*batching rule.*")
+def test_vmap_loops() -> None:
+    """There is no batching rule: torch calls the op once a sample, and says so."""
+    a = normal(6, 3, 4)
+    assert torch.equal(torch.vmap(lambda x: OP(x, B))(a), torch.stack([OP(x, B) for x in a]))
+
+
+def test_autocast_changes_nothing() -> None:
+    """B51: dtypes are the caller's; a mixed pair is refused, not cast."""
+    with torch.autocast("cpu", BF16):
+        assert gemmx.gemm(A, B).dtype == F32
+        with pytest.raises(ValueError, match=r"^b: dtype is bfloat16 but a's is float32"):
+            gemmx.gemm(A, B.bfloat16())
+
+
+# ---- compile and export -----------------------------------------------------------------------------------------
+
+
+def layer(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+    return gemmx.gemm(a, b, bias=bias, activation="gelu") * 2
+
+
+def torch_layer(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+    return torch.mm(a, b) * 2
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compiles_no_more_often_than_mm(dynamic: bool | None) -> None:
+    counts = []
+    for function in (layer, torch_layer):
+        torch._dynamo.reset()
+        counter = CompileCounter()
+        compiled = torch.compile(function, backend=counter, fullgraph=True, dynamic=dynamic)
+        for m in (3, 2, 8, 16, 33, 1, 0, 7):
+            a = normal(m, 4)
+            assert torch.equal(compiled(a, B, BIAS), function(a, B, BIAS))
+        counts.append(counter.frame_count)
+    assert counts[0] <= counts[1]
+
+
+def test_inductor_and_a_mutated_out() -> None:
+    """B49, and that no schema argument has a name that inductor uses itself."""
+
+    def block(a: Tensor, b: Tensor, c: Tensor, out: Tensor) -> Tensor:
+        gemmx.gemm(a, b, out=out)
+        gemmx.gemm(a, b, c, out=c)
+        return gemmx.gemm(a, b) + out * 2 + c
+
+    c, out = C.clone(), torch.empty(3, 5)
+    d = torch.compile(block, fullgraph=True)(A, B, c, out)
+    product = gemmx.gemm(A, B)
+    assert torch.equal(out, product)
+    assert torch.equal(c, gemmx.gemm(A, B, C))
+    assert torch.equal(d, product + product * 2 + c)
+
+
+def test_aot_functionalises_out() -> None:
+    def block(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+        OP_OUT(a, b, out=out)
+        return out * 2
+
+    out = torch.empty(3, 5)
+    d = torch.compile(block, backend="aot_eager", fullgraph=True)(A, B, out)
+    assert torch.equal(out, gemmx.gemm(A, B))
+    assert torch.equal(d, out * 2)
+
+
+def test_out_with_strides_breaks_the_graph_and_is_right() -> None:
+    """Dynamo takes no strided `out=` of any op; it calls the op between two graphs."""
+    out, _ = outs(3, 5)["transposed"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # "Dynamo does not know how to trace the builtin gemmx._C…": the kernel
+        torch.compile(gemmx.gemm, backend="eager")(A, B, out=out)
+    assert torch.equal(out, gemmx.gemm(A, B))
+
+
+def test_leading_dimensions_compile() -> None:
+    compiled = torch.compile(gemmx.gemm, backend="eager", fullgraph=True, dynamic=True)
+    for a in (normal(2, 3, 6, 4), normal(3, 5, 2, 4)):
+        assert torch.equal(compiled(a, B), gemmx.gemm(a, B))
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        ((normal(6, 7), normal(8, 9)), r"b: K is .* but a has K = .*: a is \(M, K\)"),
+        ((normal(6, 8), normal(8, 9), normal(7, 9)), "c: shape is .* but it must broadcast to D's shape"),
+        ((normal(6, 8), normal(8, 9), None, normal(7)), r"bias: shape is .* but it must be \(N,\)"),
+        ((normal(3, 6, 8), normal(2, 8, 9)), "b: batch is .* but a has batch ="),
+        ((normal(6, 8).int(), normal(8, 9)), "a: dtype is int32 but gemm takes"),
+    ],
+)
+def test_symbolic_sizes_are_checked(args: tuple[Tensor, ...], sentence: str) -> None:
+    compiled = torch.compile(gemmx.gemm, backend="eager", fullgraph=True, dynamic=True)
+    with pytest.raises(RuntimeError, match=sentence):
+        compiled(*args)
+
+
+def test_sizes_that_depend_on_data() -> None:
+    def nonzero_rows(x: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return gemmx.gemm(b.new_ones(x.nonzero().shape[0], 4), b, c)
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(nonzero_rows, backend="aot_eager", fullgraph=True)
+        for c in (BIAS, C[:1]):
+            assert torch.equal(compiled(torch.tensor([1, 0, 1]), B, c), gemmx.gemm(torch.ones(2, 4), B, c))
+
+
+def test_export() -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+            return layer(a, b, bias)
+
+    m = torch.export.Dim("m", max=64)
+    program = torch.export.export(Layer(), (A, B, BIAS), dynamic_shapes={"a": {0: m}, "b": None, "bias": None})
+    for rows in (3, 2, 17):
+        a = normal(rows, 4)
+        assert torch.equal(program.module()(a, B, BIAS), layer(a, B, BIAS))
+
+
+# ---- settings of torch, strict ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The precision of each call of gemmx.gemm, with every float32 tensor taken for a CUDA one."""
+    precisions: list[Any] = []
+
+    def record(*args: Any, precision: Any, **options: Any) -> Tensor:
+        precisions.append(precision)
+        return OP(*args, precision=precision, **options)
+
+    monkeypatch.setattr(gemmx.ops, "_gemm", record)
+    monkeypatch.setattr(Tensor, "is_cuda", True)
+    return precisions
+
+
+def test_precision_follows_torch(recorded: list[Any]) -> None:
+    """B28; only float32, and only where the caller says nothing."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        for setting in ("highest", "high", "medium"):
+            torch.set_float32_matmul_precision(setting)
+            gemmx.gemm(A, B)
+            gemmx.gemm(A, B, precision="ieee")
+            gemmx.gemm(A.half(), B.half())
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert recorded == [None, "ieee", None, "tf32", "ieee", None, "tf32", "ieee", None]
+
+
+def test_strict_nests_and_refuses_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not gemmx._strict.strict_is_on()
+    with gemmx.strict(), gemmx.strict():
+        pass
+    assert not gemmx._strict.strict_is_on()
+    with gemmx.strict():
+        gemmx.gemm(A, B)  # on the CPU there is one path
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+        with pytest.raises(RuntimeError, match=r"^strict: compiled code can't be checked"):
+            gemmx._strict.refuse_tracing()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "reason"),
+    [
+        ((256, 4096), (4096, 1), None),
+        ((256, 4095), (4095, 1), "strict: a's rows start at multiples of 2 bytes"),
+        ((256, 4096), (8192, 2), "strict: a has strides"),
+    ],
+)
+def test_strict_names_the_slow_path(
+    sizes: tuple[int, int], strides: tuple[int, int], reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the selector's answers for an H200."""
+    device = gemmx.select.profiles.profile("h200")
+    monkeypatch.setattr(gemmx._C, "cuda_device", lambda ordinal: device)
+    monkeypatch.setattr(gemmx._C, "select", lambda problem, device: choose(problem, device, only_built=False))
+    choose = gemmx.select.selector.choose
+    k = sizes[1]
+    a = gemmx._C.TensorDesc("bf16", "cuda", 0, sizes, strides)
+    b = gemmx._C.TensorDesc("bf16", "cuda", 0, (k, 4096), (1, -(-k // 8) * 8))
+    checked = gemmx._C.check_gemm(a, b)
+    if reason is None:
+        gemmx._strict.refuse_slow_path(checked, torch.device("cuda", 0))
+    else:
+        with pytest.raises(RuntimeError, match=f"^{reason}"):
+            gemmx._strict.refuse_slow_path(checked, torch.device("cuda", 0))
+
+
+# ---- import -----------------------------------------------------------------------------------------------------
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, env=env, check=False
+    )
+
+
+def test_fork_after_import() -> None:
+    """B54: importing leaves CUDA alone, so that a forked child can use it."""
+    code = """
+import os, torch, gemmx
+assert not torch.cuda.is_initialized()
+child = os.fork()
+if child == 0:
+    device = "cuda" if torch.cuda.is_available() and gemmx._C.build_archs() else "cpu"
+    d = gemmx.gemm(torch.ones(2, 3, device=device), torch.ones(3, 2, device=device))
+    os._exit(0 if (d == 3).all() else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("import gemmx", "gemmx is not built: there is no {}/libgemmx.so; build it with `make build`"),
+        (
+            "import torch; torch.__version__ = '2.10.1+cu130'; import gemmx",
+            "gemmx needs torch 2.11 or newer, whose stable ABI it is built on, but found torch 2.10.1+cu130",
+        ),
+        (
+            "import os; open(os.environ['GEMMX_LIBRARY_DIR'] + '/libgemmx.so', 'w').close(); import gemmx",
+            "{}/libgemmx.so, built for torch 2.11 or newer, does not load into torch " + torch.__version__,
+        ),
+    ],
+)
+def test_import_says_what_is_missing(code: str, sentence: str, tmp_path: Path) -> None:
+    """B58."""
+    result = run_python(code, GEMMX_LIBRARY_DIR=str(tmp_path))
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: " + sentence.format(tmp_path)), result.stderr
