@@ -77,6 +77,9 @@ struct Kernel {
   // Launches on `stream` of the current device, does not synchronise and allocates nothing.
   void (*run)(const KernelSpec&, const Problem&, const Plan&, const void* prepared, const Operands&, Workspace,
               Stream) = nullptr;
+  // Optional, for kernels whose need only preparing tells: bytes of workspace that runs with this state take, at
+  // most what the spec's workspace_size says.
+  int64_t (*workspace_bytes)(const void* prepared) = nullptr;
 };
 
 // The checks that every kernel shares: capability, dtypes, majors, shared memory, requested schedule.

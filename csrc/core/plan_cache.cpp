@@ -76,6 +76,9 @@ std::shared_ptr<const ReadyPlan> make_ready(const Plan& plan, const Problem& pro
   if (ready->kernel->prepare != nullptr) {
     ready->prepared = ready->kernel->prepare(*ready->spec, problem, plan, device);
   }
+  if (ready->kernel->workspace_bytes != nullptr) {
+    ready->workspace_bytes = ready->kernel->workspace_bytes(ready->prepared.get());
+  }
   return ready;
 }
 

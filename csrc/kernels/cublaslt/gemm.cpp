@@ -1,4 +1,4 @@
-// D = act(alpha * A @ B + beta * C + bias) by cuBLASLt; specs.cpp says which problems it takes.
+// D = alpha * A @ B by cuBLASLt; specs.cpp says which problems it takes.
 //
 // Algorithms are restricted to no reduction across CTAs or one in fp32 through the workspace: by default the
 // library may sum bf16 partials, which breaks the error bound of docs/design.md.
@@ -16,6 +16,7 @@ struct PreparedMatmul {
   cublasLtHandle_t handle = nullptr;
   Matmul matmul;
   cublasLtMatmulAlgo_t algo{};
+  int64_t workspace_bytes = 0;
 };
 
 // The algorithm that the plan recorded, if it is of this version of the library.
@@ -26,8 +27,11 @@ bool recorded_algorithm(const Plan& plan, const Problem& problem, PreparedMatmul
   Matmul m = prepared.matmul;
   cublasLtMatmulHeuristicResult_t result{};
   const cublasStatus_t status =
-      library().algo_check(prepared.handle, &m.desc, &m.left, &m.right, &m.c, &m.d, &prepared.algo, &result);
-  if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= static_cast<size_t>(kWorkspaceBytes)) return true;
+      library().algo_check(prepared.handle, &m.desc, &m.left, &m.right, &m.d, &m.d, &prepared.algo, &result);
+  if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= static_cast<size_t>(kWorkspaceBytes)) {
+    prepared.workspace_bytes = static_cast<int64_t>(result.workspaceSize);
+    return true;
+  }
   throw std::runtime_error("the plan's cuBLASLt algorithm can't run " + to_string(problem) +
                            ": leave algo out of the plan to use the library's choice");
 }
@@ -45,14 +49,17 @@ Prepared prepare(const KernelSpec& spec, const Problem& problem, const Plan& pla
                              device.name + "; name another kernel");
   }
   prepared->algo = found.front().algo;
+  prepared->workspace_bytes = static_cast<int64_t>(found.front().workspaceSize);
   return prepared;
 }
 
-void run(const KernelSpec&, const Problem& problem, const Plan&, const void* prepared, const Operands& operands,
+void run(const KernelSpec&, const Problem&, const Plan&, const void* prepared, const Operands& operands,
          Workspace workspace, Stream stream) {
   const auto& state = *static_cast<const PreparedMatmul*>(prepared);
-  launch(state.handle, state.matmul, state.algo, problem, operands, workspace, stream);
+  launch(state.handle, state.matmul, state.algo, operands, workspace, stream);
 }
+
+int64_t workspace_bytes(const void* prepared) { return static_cast<const PreparedMatmul*>(prepared)->workspace_bytes; }
 
 }  // namespace
 }  // namespace gemmx::cublaslt
@@ -60,7 +67,7 @@ void run(const KernelSpec&, const Problem& problem, const Plan&, const void* pre
 namespace gemmx::kernels {
 #define GEMMX_CUBLASLT_KERNEL(NAME, ...) \
   extern const Kernel NAME;              \
-  const Kernel NAME = {cublaslt::prepare, cublaslt::run};
+  const Kernel NAME = {cublaslt::prepare, cublaslt::run, cublaslt::workspace_bytes};
 #include "kernels/cublaslt/instances.inc"
 #undef GEMMX_CUBLASLT_KERNEL
 }  // namespace gemmx::kernels

@@ -16,18 +16,6 @@ cudaDataType_t data_type(DType dtype) {
   }
 }
 
-cublasLtEpilogue_t epilogue(const Problem& p) {
-  const bool bias = p.has_bias();
-  switch (p.activation) {
-    case Activation::relu:
-      return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-    case Activation::gelu_tanh:
-      return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    default:
-      return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-  }
-}
-
 template <class Value>
 void set(cublasLtMatmulDescOpaque_t& desc, cublasLtMatmulDescAttributes_t attribute, const Value& value) {
   check(library().matmul_desc_set_attribute(&desc, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
@@ -83,17 +71,11 @@ Matmul describe(const Problem& p) {
   const auto op = [&](bool row_major) -> int32_t { return row_major == m.swapped ? CUBLAS_OP_N : CUBLAS_OP_T; };
   set(m.desc, CUBLASLT_MATMUL_DESC_TRANSA, op(m.swapped ? b_row_major : a_row_major));
   set(m.desc, CUBLASLT_MATMUL_DESC_TRANSB, op(m.swapped ? a_row_major : b_row_major));
-  set(m.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue(p)));
-  if (p.has_bias()) {
-    // Never read: the heuristic takes from it the alignment to expect.
-    set(m.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, uintptr_t{1} << 40 | p.bias_align);
-  }
 
   m.left = layout_of(p.a, a_row_major, p.m, p.k, p.batch);
   m.right = layout_of(p.b, b_row_major, p.k, p.n, p.batch);
   if (m.swapped) std::swap(m.left, m.right);
   m.d = layout_of(p.d, d_row_major, p.m, p.n, p.batch);
-  m.c = p.has_c() ? layout_of(p.c, d_row_major, p.m, p.n, p.batch) : m.d;
   return m;
 }
 
@@ -105,7 +87,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> find_algorithms(cublasLtHandle_t ha
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, limits.reduction_schemes);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, min_alignment(m.swapped ? p.b : p.a));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, min_alignment(m.swapped ? p.a : p.b));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, min_alignment(p.has_c() ? p.c : p.d));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, min_alignment(p.d));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, min_alignment(p.d));
 
   // The C API takes descriptors as pointers to non-const, and this call does not write them; copies keep that
@@ -114,7 +96,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> find_algorithms(cublasLtHandle_t ha
   std::vector<cublasLtMatmulHeuristicResult_t> results(limits.count);
   int found = 0;
   const cublasStatus_t status = library().algo_get_heuristic(
-      handle, &copy.desc, &copy.left, &copy.right, &copy.c, &copy.d, &preference, limits.count, results.data(), &found);
+      handle, &copy.desc, &copy.left, &copy.right, &copy.d, &copy.d, &preference, limits.count, results.data(), &found);
   // "Not supported" is how cuBLASLt says that it has no algorithm.
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
   results.resize(status == CUBLAS_STATUS_SUCCESS ? found : 0);
@@ -122,17 +104,15 @@ std::vector<cublasLtMatmulHeuristicResult_t> find_algorithms(cublasLtHandle_t ha
   return results;
 }
 
-void launch(cublasLtHandle_t handle, const Matmul& m, const cublasLtMatmulAlgo_t& algo, const Problem& p,
-            const Operands& o, Workspace workspace, Stream stream) {
-  // Descriptors are plain memory (cublasLt.h: semi-opaque), and the bias pointer is part of one: each call copies
-  // all 512 bytes, 0.1 us with the pointer set, so that calls of several threads never meet in shared state.
-  Matmul copy = m;
-  if (p.has_bias()) set(copy.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
-  const float beta = p.has_c() ? o.beta : 0.0f;
-  const void* const c = p.has_c() ? o.c : o.d;
+void launch(cublasLtHandle_t handle, const Matmul& m, const cublasLtMatmulAlgo_t& algo, const Operands& o,
+            Workspace workspace, Stream stream) {
+  // beta is 0, so that C, given as D, is not read.
+  const float beta = 0.0f;
   const void* const left = m.swapped ? o.b : o.a;
   const void* const right = m.swapped ? o.a : o.b;
-  check(library().matmul(handle, &copy.desc, &o.alpha, left, &copy.left, right, &copy.right, &beta, c, &copy.c, o.d,
+  // The C API takes descriptors as pointers to non-const; threads share `m`, so that each call has its copy.
+  Matmul copy = m;
+  check(library().matmul(handle, &copy.desc, &o.alpha, left, &copy.left, right, &copy.right, &beta, o.d, &copy.d, o.d,
                          &copy.d, &algo, workspace.data, static_cast<size_t>(workspace.bytes), stream),
         "cublasLtMatmul");
 }

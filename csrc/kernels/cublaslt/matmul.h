@@ -13,7 +13,7 @@ namespace gemmx::cublaslt {
 struct Matmul {
   bool swapped = false;
   cublasLtMatmulDescOpaque_t desc{};
-  cublasLtMatrixLayoutOpaque_t left{}, right{}, c{}, d{};
+  cublasLtMatrixLayoutOpaque_t left{}, right{}, d{};
 };
 
 struct SearchLimits {
@@ -28,8 +28,8 @@ Matmul describe(const Problem& problem);
 std::vector<cublasLtMatmulHeuristicResult_t> find_algorithms(cublasLtHandle_t handle, const Matmul& matmul,
                                                              const Problem& problem, const SearchLimits& limits);
 
-// Leaves `matmul` as it is, so that threads may share it.
-void launch(cublasLtHandle_t handle, const Matmul& matmul, const cublasLtMatmulAlgo_t& algo, const Problem& problem,
+// alpha * A @ B. Leaves `matmul` as it is, so that threads may share it.
+void launch(cublasLtHandle_t handle, const Matmul& matmul, const cublasLtMatmulAlgo_t& algo,
             const Operands& operands, Workspace workspace, Stream stream);
 
 }  // namespace gemmx::cublaslt

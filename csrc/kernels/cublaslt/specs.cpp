@@ -14,8 +14,8 @@ std::string check_sizes(const Problem& p) {
   // Batches above the grid's y and z limit, and batch offsets past 32 bits, have given launch failures and
   // wrong results in public reports of several versions.
   if (p.batch > 65535) return "takes up to 65535 batches, got " + std::to_string(p.batch);
-  for (const Matrix* x : {&p.a, &p.b, &p.c, &p.d}) {
-    if (x->present() && x->batch_stride > kMaxInt / p.batch) return "takes batched operands of up to 2^31 - 1 elements";
+  for (const Matrix* x : {&p.a, &p.b, &p.d}) {
+    if (x->batch_stride > kMaxInt / p.batch) return "takes batched operands of up to 2^31 - 1 elements";
   }
   return {};
 }
@@ -32,29 +32,15 @@ std::string check_layout(const char* operand, const Matrix& x, int64_t length) {
 std::string check_layouts(const Problem& p) {
   if (std::string r = check_layout("A", p.a, p.a.major == Major::k ? p.k : p.m); !r.empty()) return r;
   if (std::string r = check_layout("B", p.b, p.b.major == Major::n ? p.n : p.k); !r.empty()) return r;
-  const int64_t d_length = p.d.major == Major::n ? p.n : p.m;
-  if (std::string r = check_layout("D", p.d, d_length); !r.empty()) return r;
-  if (!p.has_c()) return {};
-  if (p.c.dtype != p.d.dtype) return "takes C in D's type only";
-  if (p.c.major != p.d.major) return "takes C in D's major only, and no broadcast C";
-  if (p.batch > 1 && p.c.batch_stride == 0) return "takes no C that all batches share";
-  return check_layout("C", p.c, d_length);
+  return check_layout("D", p.d, p.d.major == Major::n ? p.n : p.m);
 }
 
+// cuBLASLt's own epilogues round alpha * A @ B to D's type before they add C or bias: on an H200 with cuBLASLt 13.1,
+// 16-bit D with bias (aligned, M-major A) and batched D += C left the error bound of docs/design.md by up to
+// 230 times, and its gelu_tanh left it in fp32. So it serves plain products.
 std::string check_epilogue(const Problem& p) {
-  if (p.activation != Activation::none && p.activation != Activation::relu && p.activation != Activation::gelu_tanh) {
-    return "fuses the activations relu and gelu_tanh only, asked for " + std::string(name(p.activation));
-  }
-  if (p.has_bias()) {
-    if (p.bias_dtype != p.d.dtype) return "takes bias in D's type only";
-    if (p.bias_stride != 1 && p.n > 1) return "needs a bias of stride 1";
-    // Its bias runs along the columns of a column-major result, which is N only where D is row-major.
-    if (p.d.major != Major::n) return "takes a bias with a row-major D only";
-  }
-  // 16-bit operands with an fp32 D and a fused epilogue: known to exist for the aligned kernels only.
-  const bool fused = p.has_bias() || p.activation != Activation::none;
-  if (fused && p.a.dtype != p.d.dtype && std::min({vector_bytes(p.a), vector_bytes(p.b), vector_bytes(p.d)}) < 16) {
-    return "needs 16-byte aligned rows of A, B and D to fuse bias or activation into an fp32 D";
+  if (p.has_c() || p.has_bias() || p.activation != Activation::none) {
+    return "computes alpha * A @ B only: its C, bias and activation round in between";
   }
   return {};
 }

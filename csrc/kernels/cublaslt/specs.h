@@ -7,9 +7,8 @@
 
 namespace gemmx::cublaslt {
 
-// What torch gives cuBLASLt on Hopper. The algorithm, and with it the exact need, is only known once the
-// library was asked on the device, so every plan of the family asks for the limit: torch's allocator hands the
-// same cached block out again, and no algorithm writes more of it than it needs.
+// The most that an algorithm may take: what torch gives cuBLASLt on Hopper. Its exact need is known when the library
+// was asked on the device, in prepare().
 inline constexpr int64_t kWorkspaceBytes = 32 << 20;
 
 std::string supports_ieee(const KernelSpec& spec, const Problem& problem, const Device& device);
