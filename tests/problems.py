@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gemmx import reference
+from gemmx.ops import op_arguments
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 MARGIN = 512  # elements of NaN before and after an operand; keeps the first element 512-byte aligned
@@ -161,7 +162,7 @@ class Instance:
 
     def run(self, out: Placed | None = None, **request: Any) -> Tensor:
         """D of one call; `request` may name the kernel."""
-        kwargs = self.kwargs | request
+        kwargs = op_arguments(self.kwargs | request)
         if out is not None:
             if self.case.c == "out":
                 kwargs["c"] = out.view

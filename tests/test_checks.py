@@ -13,14 +13,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bad_calls import BAD_CALLS, BadCall, Call, call
 from gemmx import _C
-from gemmx.ops import check
+from gemmx.ops import check, op_arguments
 
 bad_calls = pytest.mark.parametrize("bad", BAD_CALLS, ids=lambda bad: bad.id)
 
 
 def run_op(c: Call) -> None:
     op = torch.ops.gemmx.gemm_out if c.is_out else torch.ops.gemmx.gemm
-    op(c.a, c.b, **c.kwargs)
+    op(c.a, c.b, **op_arguments(c.kwargs))
 
 
 def expect(bad: BadCall, run: Any, c: Call, device: str = "cpu") -> None:
@@ -35,8 +35,8 @@ def expect(bad: BadCall, run: Any, c: Call, device: str = "cpu") -> None:
 
 def test_table_covers_every_argument() -> None:
     named = {bad.sentence.split(":")[0] for bad in BAD_CALLS}
-    arguments = {argument.name for argument in torch.ops.gemmx.gemm.default._schema.arguments} | {"out"}
-    assert arguments <= named | {"a", "b"}
+    arguments = {argument.name for argument in torch.ops.gemmx.gemm_out.default._schema.arguments} | {"out_dtype"}
+    assert arguments <= {*op_arguments(dict.fromkeys(named)), "a", "b"}
     assert len({bad.id for bad in BAD_CALLS}) == len(BAD_CALLS)
 
 

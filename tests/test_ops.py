@@ -22,7 +22,7 @@ from gemmx import reference
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 OP, OP_OUT = torch.ops.gemmx.gemm.default, torch.ops.gemmx.gemm_out.default
-NO_GRADIENT = "has no gradient yet and an argument of shape"
+NO_GRADIENT = "has no gradient yet and an argument requires grad"
 
 
 def normal(*shape: int, dtype: torch.dtype = F32) -> Tensor:

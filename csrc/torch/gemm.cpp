@@ -49,6 +49,20 @@ GemmArgs describe_call(const CallArgs& call) {
   return args;
 }
 
+// There is no gradient: a call that autograd would record is refused. Only grad mode pays for asking.
+void refuse_gradients(const CallArgs& call) {
+  if (!aoti_torch_grad_mode_is_enabled()) return;
+  using torch::stable::detail::from;
+  std::array<StableIValue, 4> stack{from(call.a), from(call.b), from(call.c), from(call.bias)};
+  check_torch(torch_call_dispatcher("gemmx::_wants_gradient", "", stack.data(), TORCH_ABI_VERSION),
+              "asking whether a tensor requires grad");
+  if (torch::stable::detail::to<bool>(stack[0])) {
+    throw std::runtime_error(
+        "gemmx.gemm has no gradient yet and an argument requires grad; call it under torch.no_grad() or "
+        "torch.inference_mode(), or pass .detach()");
+  }
+}
+
 #ifdef GEMMX_HAS_CUDA
 void* current_stream(int device_index) {
   void* stream = nullptr;
@@ -96,8 +110,10 @@ Tensor gemm(const Tensor& a, const Tensor& b, const OptionalTensor& c, const Opt
             double beta, const OptionalString& activation, const OptionalDoubles& activation_args,
             const OptionalDType& out_dtype, const OptionalString& precision, const OptionalString& numerics,
             const OptionalString& schedule, int64_t splits, const OptionalString& kernel) {
-  GemmArgs args = describe_call({a, b, c, bias, scale_a, scale_b, scale_d, alpha, beta, activation, activation_args,
-                                 precision, numerics, schedule, splits, kernel});
+  const CallArgs call{a,          b,   c,   bias, scale_a, scale_b, scale_d, alpha, beta, activation, activation_args,
+                      precision, numerics, schedule, splits, kernel};
+  refuse_gradients(call);
+  GemmArgs args = describe_call(call);
   if (out_dtype) args.out_dtype = from_torch(*out_dtype);
   const CheckedGemm checked = check_gemm(args);
   const int device_index = args.a.device_index;

@@ -4,7 +4,8 @@ C++ (csrc/torch/library.cpp) defines the schemas and implements them for CUDA. H
 
     CPU       the reference, in float64
     fakes     shapes, strides and errors without data, for torch.compile, torch.export and meta tensors
-    Autograd  refuses tensors that require grad, since there is no gradient; otherwise goes on below autograd
+    Autograd  refuses tensors that require grad, since there is no gradient; otherwise goes on below autograd. Not of
+              gemm on CUDA, where it would cost 4 to 5 us a call under no_grad: C++ asks _wants_gradient in grad mode
     ADInplaceOrView  of gemm_out: tells autograd that out has changed
 
 Without a rule of their own: torch.vmap refuses or loops as for every such op, and torch.autocast leaves dtypes alone.
@@ -34,9 +35,14 @@ Schedule = Literal["auto", "data_parallel", "split_k", "stream_k"]
 
 _gemm = getattr(torch.ops, NAMESPACE).gemm.default
 _gemm_out = getattr(torch.ops, NAMESPACE).gemm_out.default
-# The schema's name of what gemmx.gemm calls kernel. It must not be "kernel": inductor hands an op's arguments to
-# FallbackKernel.create(kernel, *args, **kwargs), which fails on an op that has one of that name (torch 2.11, 2.14).
-_KERNEL = _gemm._schema.arguments[-1].name
+_grad_is_on = torch.is_grad_enabled
+# The schemas' name of what gemmx.gemm calls kernel (csrc/torch/library.cpp says why).
+_KERNEL = "kernel_name"
+
+
+def op_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """gemmx.gemm's options under the names of torch.ops.gemmx.gemm."""
+    return {_KERNEL if name == "kernel" else name: value for name, value in options.items()}
 
 
 def gemm(  # noqa: PLR0917, the order of the op's schema
@@ -326,6 +332,8 @@ def _reference(
 
 
 def _gemm_fake(*args: Any, **options: Any) -> Tensor:
+    if _grad_is_on():
+        _refuse_gradients("gemm", _tensors(args, options))
     sizes, dtype = _check_fake(*args, **_named(options))
     d: Tensor = args[0].new_empty(sizes, dtype=dtype)  # row-major contiguous, as the real D
     return d
@@ -344,13 +352,22 @@ def _check_fake(*args: Any, **options: Any) -> tuple[Sequence[Any], torch.dtype]
     return checked.d_sizes, DTYPES[checked.d_dtype]
 
 
+def _wants_gradient(*tensors: Tensor | None) -> bool:
+    """Whether autograd would record a call on these tensors; grad mode is on."""
+    forward = forward_ad._current_level >= 0
+    return any(
+        x.requires_grad or (forward and forward_ad.unpack_dual(x).tangent is not None)  # type: ignore[no-untyped-call]
+        for x in tensors
+        if x is not None
+    )
+
+
 def _refuse_gradients(op: str, tensors: Iterable[Tensor]) -> None:
-    for x in tensors:
-        if x.requires_grad:
-            raise RuntimeError(
-                f"gemmx.{op} has no gradient yet and an argument of shape {tuple(x.shape)} requires grad; call it "
-                f"under torch.no_grad() or torch.inference_mode(), or pass .detach()"
-            )
+    if any(x.requires_grad for x in tensors):
+        raise RuntimeError(
+            f"gemmx.{op} has no gradient yet and an argument requires grad; call it under torch.no_grad() or "
+            f"torch.inference_mode(), or pass .detach()"
+        )
 
 
 def _refuse_tangents(op: str, tensors: Iterable[Tensor]) -> None:
@@ -362,13 +379,12 @@ def _refuse_tangents(op: str, tensors: Iterable[Tensor]) -> None:
             )
 
 
-# These two run on every call outside inference mode. redispatch_boxed with the remaining keys takes 5 us, one more
+# redispatch_boxed with the remaining keys takes 5 us, one more
 # microsecond with an _AutoDispatchBelowAutograd guard around it, which nothing below needs (torch 2.14, x86 core).
 _redispatch_gemm = _gemm._handle.redispatch_boxed
 _redispatch_gemm_out = _gemm_out._handle.redispatch_boxed
 _below_autograd = torch._C._after_autograd_keyset
 _below_inplace = torch._C._after_ADInplaceOrView_keyset
-_grad_is_on = torch.is_grad_enabled
 
 
 def _gemm_autograd(keys: torch._C.DispatchKeySet, *args: Any, **options: Any) -> Tensor:
@@ -407,7 +423,8 @@ def _register(op: str, kernel: Callable[..., Any], key: str, with_keys: bool = F
 
 _register("gemm", _gemm_cpu, "CPU")
 _register("gemm_out", _gemm_out_cpu, "CPU")
-_register("gemm", _gemm_autograd, "Autograd", with_keys=True)
+_register("gemm", _gemm_autograd, "AutogradCPU", with_keys=True)
+_register("_wants_gradient", _wants_gradient, "CompositeExplicitAutograd")
 _register("gemm_out", _gemm_out_autograd, "Autograd", with_keys=True)
 _register("gemm_out", _gemm_out_inplace, "ADInplaceOrView", with_keys=True)
 torch.library.register_fake(f"{NAMESPACE}::gemm", _gemm_fake, lib=_library)

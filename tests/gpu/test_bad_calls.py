@@ -7,6 +7,7 @@ import torch
 
 from bad_calls import BAD_CALLS, BadCall, call
 from gemmx import _C
+from gemmx.ops import op_arguments
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +23,7 @@ def test_cuda_op_refuses(bad: BadCall) -> None:
     before = sum(_C.launch_counts().values())
     op = torch.ops.gemmx.gemm_out if c.is_out else torch.ops.gemmx.gemm
     with pytest.raises(bad.error) as raised:
-        op(c.a, c.b, **c.kwargs)
+        op(c.a, c.b, **op_arguments(c.kwargs))
     assert bad.matches(str(raised.value), "cuda"), f"{raised.value}\nexpected: {bad.sentence}"
     assert sum(_C.launch_counts().values()) == before
     good_gemm()
@@ -34,7 +35,7 @@ def test_cpu_tensor_beside_cuda_tensors(name: str) -> None:
     c = call("cuda", **{name: torch.ones(shapes[name], dtype=torch.bfloat16)})
     op = torch.ops.gemmx.gemm_out if c.is_out else torch.ops.gemmx.gemm
     with pytest.raises(ValueError, match=f"^{name}: is on cpu but a is on cuda:0: all tensors of a call must be"):
-        op(c.a, c.b, **c.kwargs)
+        op(c.a, c.b, **op_arguments(c.kwargs))
     good_gemm()
 
 
@@ -44,7 +45,7 @@ def test_what_a_kernel_declines_is_refused_with_its_reason() -> None:
     names = [spec.name for spec in _C.kernels() if spec.dtype_a == "bf16"]
     for name in names:
         with pytest.raises(RuntimeError, match=name):
-            torch.ops.gemmx.gemm(a, b, kernel=name)
+            torch.ops.gemmx.gemm(a, b, kernel_name=name)
     with pytest.raises(RuntimeError, match="stream_k"):
         torch.ops.gemmx.gemm(a, b, schedule="stream_k")
     good_gemm()

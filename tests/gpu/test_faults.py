@@ -46,7 +46,7 @@ def test_offsets_beyond_32_bits(device: _C.Device) -> None:
     out = buffer[1024 : 1024 + numel].view(batch, m, n)
     for name in kernels_for(a, b, device, out=out):
         out[[0, 255, 511]] = torch.nan
-        torch.ops.gemmx.gemm_out(a, b, out=out, kernel=name)
+        torch.ops.gemmx.gemm_out(a, b, out=out, kernel_name=name)
         for i in (0, 255, 511):
             assert torch.equal(out[i].float(), a[i].float() @ b[i].float()), f"{name}, batch {i}"
         assert buffer[:1024].isnan().all(), name
@@ -105,7 +105,7 @@ def test_scale_comes_before_rounding(device: _C.Device) -> None:
     a = torch.full((4, 1024), 16.0, device="cuda", dtype=torch.float16)
     b = torch.full((64, 1024), 8.0, device="cuda", dtype=torch.float16).t()
     for name in kernels_for(a, b, device, alpha=1 / 256):
-        assert (torch.ops.gemmx.gemm(a, b, alpha=1 / 256, kernel=name) == 512.0).all(), name
+        assert (torch.ops.gemmx.gemm(a, b, alpha=1 / 256, kernel_name=name) == 512.0).all(), name
 
 
 def test_partial_sums_are_float32(device: _C.Device) -> None:
@@ -116,7 +116,7 @@ def test_partial_sums_are_float32(device: _C.Device) -> None:
     b[:, -1] = -7.875
     for splits in range(1, 9):
         for name in kernels_for(a, b.t(), device, splits=splits):
-            assert (torch.ops.gemmx.gemm(a, b.t(), splits=splits, kernel=name) == 1.0).all(), f"{name}, {splits} splits"
+            assert (torch.ops.gemmx.gemm(a, b.t(), splits=splits, kernel_name=name) == 1.0).all(), f"{name}, {splits} splits"
 
 
 def test_splits_keep_the_bound(device: _C.Device) -> None:
@@ -127,7 +127,7 @@ def test_splits_keep_the_bound(device: _C.Device) -> None:
         exact, bound = reference.gemm(a, b, out_dtype=torch.float64), reference.error_bound(a, b)
         for splits in (1, 2, 3, 5, 8):
             for name in kernels_for(a, b, device, splits=splits):
-                d = torch.ops.gemmx.gemm(a, b, splits=splits, kernel=name)
+                d = torch.ops.gemmx.gemm(a, b, splits=splits, kernel_name=name)
                 assert_right(d, exact, bound, f"{name}, {splits} splits")
 
 
@@ -172,10 +172,10 @@ def test_subnormal_sums_are_kept(device: _C.Device) -> None:
     a = torch.full((8, 16), 2.0**-65, device="cuda", dtype=torch.bfloat16)
     b = torch.full((8, 16), 2.0**-65, device="cuda", dtype=torch.bfloat16).t()
     for name in kernels_for(a, b, device, out_dtype=torch.float32):
-        assert (torch.ops.gemmx.gemm(a, b, out_dtype=torch.float32, kernel=name) == 2.0**-126).all(), name
+        assert (torch.ops.gemmx.gemm(a, b, out_dtype=torch.float32, kernel_name=name) == 2.0**-126).all(), name
     tiny = torch.full((1, 1), 2.0**-24, device="cuda", dtype=torch.float16)
     for name in kernels_for(tiny, torch.ones_like(tiny), device):
-        assert torch.ops.gemmx.gemm(tiny, torch.ones_like(tiny), kernel=name).item() == 2.0**-24, name
+        assert torch.ops.gemmx.gemm(tiny, torch.ones_like(tiny), kernel_name=name).item() == 2.0**-24, name
 
 
 @pytest.mark.parametrize("size", [4, 4096])
@@ -186,7 +186,7 @@ def test_c_may_be_out(size: int, device: _C.Device) -> None:
     for splits in (0, 4):
         for name in kernels_for(a, b, device, c=c, out=c, beta=0.5, splits=splits):
             out = c.clone()
-            torch.ops.gemmx.gemm_out(a, b, out, beta=0.5, splits=splits, kernel=name, out=out)
+            torch.ops.gemmx.gemm_out(a, b, out, beta=0.5, splits=splits, kernel_name=name, out=out)
             assert_right(out, exact, bound, f"{name}, {splits} splits")
 
 

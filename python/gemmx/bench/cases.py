@@ -13,7 +13,7 @@ from gemmx import _C
 from gemmx._dtypes import DTYPES
 from gemmx.bench.manifest import PRECISIONS, Row
 from gemmx.bench.timer import Arm, sets_for
-from gemmx.ops import describe
+from gemmx.ops import describe, op_arguments
 
 # The activation that torch users write after the product.
 TORCH_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -142,7 +142,7 @@ class Case:
 
     def gemmx_call(self, **request: Any) -> Call:
         """The op on one input set, with the caller's request for a kernel, schedule or splits."""
-        arguments = self._arguments(request)
+        arguments = op_arguments(self._arguments(request))
         if self.needs_out:
             op_out = torch.ops.gemmx.gemm_out
 

@@ -19,7 +19,7 @@ from gemmx import _C
 from gemmx.bench.stats import paired_ratio
 from gemmx.bench.suite import Result, request_for, timing_fields
 from gemmx.bench.timer import Timing
-from gemmx.ops import describe
+from gemmx.ops import describe, op_arguments
 
 CALLS = 500
 BATCHES = 40
@@ -65,10 +65,10 @@ def _operands(shape: tuple[int, int, int], weights: int = WEIGHTS) -> tuple[Tens
 
 def _measure(shape: tuple[int, int, int], request: dict[str, Any], mode: str, device: Any) -> Result:
     a, weights = _operands(shape)
-    op = torch.ops.gemmx.gemm
+    op, arguments = torch.ops.gemmx.gemm, op_arguments(request)
     functions: dict[str, Function] = {
         # No wrapper where there is no request: it would be timed too.
-        "gemmx": (lambda x, y: op(x, y, **request)) if request else op,
+        "gemmx": (lambda x, y: op(x, y, **arguments)) if request else op,
         "torch": torch.mm,
     }
     with MODES[mode]():
