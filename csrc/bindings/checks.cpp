@@ -55,7 +55,6 @@ CheckedGemm check(const TensorDesc& a, const TensorDesc& b, const OptionalDesc& 
   const auto view = [](const OptionalText& s) { return s ? std::string_view(*s) : std::string_view(); };
   args.activation = view(activation);
   if (activation_args) args.activation_args = *activation_args;
-  args.has_activation_args = activation_args.has_value();
   if (out_dtype) args.out_dtype = parse_dtype(*out_dtype).value_or(DType::other);
   args.precision = view(precision);
   args.numerics = view(numerics);

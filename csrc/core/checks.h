@@ -39,7 +39,6 @@ struct GemmArgs {
   double beta = 1.0;
   std::string_view activation;
   std::span<const double> activation_args;
-  bool has_activation_args = false;
   DType out_dtype = DType::none;
   std::string_view precision;
   std::string_view numerics;

@@ -40,7 +40,6 @@ GemmArgs describe_call(const CallArgs& call) {
   args.beta = call.beta;
   args.activation = view(call.activation);
   if (call.activation_args) args.activation_args = *call.activation_args;
-  args.has_activation_args = call.activation_args.has_value();
   args.precision = view(call.precision);
   args.numerics = view(call.numerics);
   args.schedule = view(call.schedule);

@@ -1,4 +1,4 @@
-"""Measured tables: the plan that won on one GPU model, per problem.
+"""Measured tables: the plans that were measured on one GPU model, per problem, the best first.
 
 A table is a JSON file, shipped in tables/ or the user's own (`gemmx.load_table(path)`):
 
@@ -8,7 +8,8 @@ A table is a JSON file, shipped in tables/ or the user's own (`gemmx.load_table(
        "plan": {"kernel": "...", "schedule": "data_parallel", "splits": 1, "raster": "along_m", "swizzle": 1}}]}
 
 A row serves problems of the same N, K, batch, dtypes, majors, epilogue and alignment: first of the same M, then
-of the nearest M within a factor of two. A table serves only the GPU model it was measured on, by the driver's
+of the nearest M within a factor of two. Of several rows of one problem the first in the file that can run is taken:
+the others are for a library without the first's kernel, or a caller who excludes its family. A table serves only the GPU model it was measured on, by the driver's
 name. The selector asks supports() again for every row that it takes.
 """
 
@@ -57,21 +58,25 @@ class TableRow:
 
 @dataclass(slots=True)
 class Tables:
-    """Rows by GPU model and key. Tables loaded later overrule earlier ones row by row."""
+    """Rows by GPU model, key and M, in order of preference. A problem that a later table measured is its alone."""
 
-    gpus: dict[str, dict[Key, dict[int, TableRow]]] = field(default_factory=dict)
+    gpus: dict[str, dict[Key, dict[int, list[TableRow]]]] = field(default_factory=dict)
 
     def add(self, gpu: str, rows: Iterable[tuple[Key, TableRow]]) -> None:
-        table = self.gpus.setdefault(gpu, {})
+        added: dict[tuple[Key, int], list[TableRow]] = {}
         for key, row in rows:
-            table.setdefault(key, {})[row.m] = row
+            added.setdefault((key, row.m), []).append(row)
+        table = self.gpus.setdefault(gpu, {})
+        for (key, m), plans in added.items():
+            table.setdefault(key, {})[m] = plans
 
     def find(self, problem: _C.Problem, device: _C.Device) -> list[TableRow]:
         """Rows that may serve the problem, the best first: M itself, then nearer before farther, ties lower."""
         by_m = self.gpus.get(device.name, {}).get(table_key(problem), {})
         m = problem.m
-        near = [r for r in list(by_m.values()) if max(m, r.m) <= MAX_M_RATIO * min(m, r.m)]
-        return sorted(near, key=lambda r: (abs(math.log(r.m / m)), r.m))
+        near = [x for x in by_m if max(m, x) <= MAX_M_RATIO * min(m, x)]
+        near.sort(key=lambda x: (abs(math.log(x / m)), x))
+        return [row for x in near for row in by_m[x]]
 
 
 def epilogue_kind(problem: _C.Problem) -> str:

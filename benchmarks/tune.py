@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Measures the candidate plans of manifest rows and writes the table that the selector reads for this GPU model.
+
+    python benchmarks/tune.py --suite decode,dense --out python/gemmx/select/tables/nvidia-h200.json
+
+For each row the plans that the model ranks first, one per kernel, are timed interleaved with a cold L2 (the one
+timer of the benchmarks). They are written fastest first; a plan of gemmx's own kernels stands before one of
+cuBLASLt that is less than 1 % faster, which is within what two runs differ by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from gemmx import _C
+from gemmx.bench import manifest, results
+from gemmx.bench.cases import Case
+from gemmx.bench.suite import check_call, four_digits, kernel_family, request_for, torch_precision
+from gemmx.bench.timer import time_arms
+from gemmx.select.selector import decide
+from gemmx.select.tables import FORMAT, row_dict
+
+KEPT = 3  # plans written per row, beside the best of the own kernels
+NOISE = 0.01
+MANIFESTS = Path(__file__).parent / "manifests"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", required=True, help="comma-separated suites of benchmarks/manifests")
+    parser.add_argument("--out", type=Path, required=True, help="the table; rows of other problems in it are kept")
+    parser.add_argument("--candidates", type=int, default=7, help="plans measured per row, cuBLASLt's among them")
+    parser.add_argument("--budget-us", type=float, default=60_000.0, help="measured time per row")
+    return parser.parse_args()
+
+
+def candidate_plans(problem: Any, device: Any, count: int) -> list[Any]:
+    """The model's first plans, one per kernel, and always the library's."""
+    ranked = decide(problem, device).candidates
+    first = [c.plan for c in ranked[:count]]
+    library = [c.plan for c in ranked[count:] if c.kernel.is_library]
+    return first + library[:1]
+
+
+def measure(case: Case, device: Any, count: int, budget_us: float) -> list[dict[str, Any]]:
+    """Table rows of one problem, in order of preference."""
+    problem = case.problem()
+    plans = {str(plan): plan for plan in candidate_plans(problem, device, count)}
+    arms = {}
+    for name, plan in plans.items():
+        call = case.gemmx_call(**request_for(plan))
+        check_call(case, call, plan.kernel)  # right before fast
+        arms[name] = case.arm(call)
+    timings = time_arms(arms, sets=case.sets, warmup_us=30_000.0, budget_us=budget_us * len(arms) / 4, min_rounds=7)
+    timed = [(timings[name].median_us, plan) for name, plan in plans.items() if timings[name].error is None]
+    own = lambda plan: kernel_family(plan.kernel) != "cublaslt"  # noqa: E731
+    timed.sort(key=lambda item: item[0] * (1 - NOISE if own(item[1]) else 1))
+    kept = timed[:KEPT] + [item for item in timed[KEPT:] if own(item[1])][: not any(own(p) for _, p in timed[:KEPT])]
+    return [row_dict(problem, plan, four_digits(us)) for us, plan in kept]
+
+
+def identity(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[c] for c in ("m", "n", "k", "batch", "dtypes", "majors", "epilogue", "align"))
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    device = _C.cuda_device(torch.cuda.current_device())
+    rows: list[dict[str, Any]] = []
+    for suite in arguments.suite.split(","):
+        for row in manifest.load(MANIFESTS / f"{suite}.csv"):
+            if row.unsupported():
+                continue
+            start = time.perf_counter()
+            with torch_precision(row.compute):
+                found = measure(
+                    Case(row, l2_bytes=device.l2_bytes), device, arguments.candidates, arguments.budget_us
+                )
+            rows += found
+            best = "  ".join(f"{r['us']:.1f} {r['plan']['kernel']} {r['plan']['splits']}" for r in found)
+            print(f"{suite}/{row.name} {time.perf_counter() - start:.1f} s: {best}", file=sys.stderr)
+    new = {identity(row) for row in rows}
+    if arguments.out.exists():
+        rows += [row for row in json.loads(arguments.out.read_text())["rows"] if identity(row) not in new]
+    text = ",\n".join(json.dumps(row) for row in rows)
+    table = {"format": FORMAT, "gpu": device.name, "measured": results.make_header("tune", torch.cuda.current_device(), _C.source_hash(), " ".join(sys.argv))}
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(f'{json.dumps(table)[:-1]}, "rows": [\n{text}\n]}}\n')
+    print(f"{len(rows)} rows for {device.name} in {arguments.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
