@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from gemmx import _C
 from gemmx.bench import results
 from gemmx.bench.host import measure_host

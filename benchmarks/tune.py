@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from gemmx import _C
 from gemmx.bench import manifest, results
 from gemmx.bench.cases import Case
@@ -79,9 +80,7 @@ def main() -> int:
                 continue
             start = time.perf_counter()
             with torch_precision(row.compute):
-                found = measure(
-                    Case(row, l2_bytes=device.l2_bytes), device, arguments.candidates, arguments.budget_us
-                )
+                found = measure(Case(row, l2_bytes=device.l2_bytes), device, arguments.candidates, arguments.budget_us)
             rows += found
             best = "  ".join(f"{r['us']:.1f} {r['plan']['kernel']} {r['plan']['splits']}" for r in found)
             print(f"{suite}/{row.name} {time.perf_counter() - start:.1f} s: {best}", file=sys.stderr)
@@ -89,7 +88,11 @@ def main() -> int:
     if arguments.out.exists():
         rows += [row for row in json.loads(arguments.out.read_text())["rows"] if identity(row) not in new]
     text = ",\n".join(json.dumps(row) for row in rows)
-    table = {"format": FORMAT, "gpu": device.name, "measured": results.make_header("tune", torch.cuda.current_device(), _C.source_hash(), " ".join(sys.argv))}
+    table = {
+        "format": FORMAT,
+        "gpu": device.name,
+        "measured": results.make_header("tune", torch.cuda.current_device(), _C.source_hash(), " ".join(sys.argv)),
+    }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(f'{json.dumps(table)[:-1]}, "rows": [\n{text}\n]}}\n')
     print(f"{len(rows)} rows for {device.name} in {arguments.out}")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from gemmx import _C
 from gemmx.bench import results
 from gemmx.bench.cases import Case

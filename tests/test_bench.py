@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from bench_rows import ROOT, make_row
 from gemmx.bench import host, manifest, stats, timer
 from gemmx.bench.accuracy import error_over_bound, spread

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from bench_rows import ROOT, make_row, script
 from gemmx.bench import manifest, results, suite, timer
 from gemmx.bench.cases import Case

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 import build_info
 import environment
-import pytest
 import sass
 from source_hash import source_files, source_hash
 

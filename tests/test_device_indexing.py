@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from gemmx import _C
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from gemmx import _C
 
 t = _C.testing
 

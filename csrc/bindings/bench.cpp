@@ -18,8 +18,7 @@ void bind_bench(py::module_& m) {
         operands.a = reinterpret_cast<const void*>(a);
         operands.b = reinterpret_cast<const void*>(b);
         operands.d = reinterpret_cast<void*>(d);
-        return cublaslt::run_baseline(problem, operands,
-                                      Workspace{reinterpret_cast<void*>(workspace), workspace_bytes},
+        return cublaslt::run_baseline(problem, operands, Workspace{reinterpret_cast<void*>(workspace), workspace_bytes},
                                       reinterpret_cast<Stream>(stream), index);
       },
       py::arg("problem"), py::arg("a_ptr"), py::arg("b_ptr"), py::arg("d_ptr"), py::arg("workspace_ptr"),

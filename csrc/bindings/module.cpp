@@ -11,8 +11,9 @@ PYBIND11_MODULE(_C, m) {
   gemmx::bindings::bind_testing(m);
 
   m.def("version", [] { return std::string(gemmx::version()); });
-  m.def("source_hash", [] { return std::string(gemmx::source_hash()); },
-        "Hash of the sources this library was built from (cmake/source_hash.py computes the checkout's).");
+  m.def(
+      "source_hash", [] { return std::string(gemmx::source_hash()); },
+      "Hash of the sources this library was built from (cmake/source_hash.py computes the checkout's).");
   m.def(
       "build_archs",
       [] {

@@ -21,7 +21,7 @@ std::optional<ScalarClass> parse_scalar_class(std::string_view text) {
 
 // A read-write property whose Python side is the enumerator's name.
 template <typename Class, typename Enum>
-void def_enum(py::class_<Class>& cls, const char* field, Enum Class::*member,
+void def_enum(py::class_<Class>& cls, const char* field, Enum Class::* member,
               std::optional<Enum> (*parse_name)(std::string_view)) {
   cls.def_property(
       field, [member](const Class& self) { return std::string(name(self.*member)); },
@@ -142,8 +142,14 @@ void bind_device(py::module_& m) {
   py::class_<Device>(m, "Device", "What selection needs to know of a GPU; see csrc/core/device.h.")
       .def(py::init([](std::string device_name, int capability, int sm_count, int smem_per_block, int smem_per_sm,
                        int64_t l2_bytes, double clock_ghz, double dram_gbps) {
-             return Device{std::move(device_name), capability, sm_count,  smem_per_block,
-                           smem_per_sm,            l2_bytes,   clock_ghz, dram_gbps};
+             return Device{std::move(device_name),
+                           capability,
+                           sm_count,
+                           smem_per_block,
+                           smem_per_sm,
+                           l2_bytes,
+                           clock_ghz,
+                           dram_gbps};
            }),
            py::kw_only(), py::arg("name"), py::arg("capability"), py::arg("sm_count"), py::arg("smem_per_block"),
            py::arg("smem_per_sm"), py::arg("l2_bytes"), py::arg("clock_ghz"), py::arg("dram_gbps"))

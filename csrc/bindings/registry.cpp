@@ -24,10 +24,11 @@ int index_of(const std::string& kernel_name) {
 // sentence, because an exception that holds Python objects must not travel through torch without the GIL.
 class PythonSelector {
  public:
-  explicit PythonSelector(py::function fn) : fn_(new py::function(std::move(fn)), [](py::function* f) {
-    const py::gil_scoped_acquire gil;
-    delete f;
-  }) {}
+  explicit PythonSelector(py::function fn)
+      : fn_(new py::function(std::move(fn)), [](py::function* f) {
+          const py::gil_scoped_acquire gil;
+          delete f;
+        }) {}
 
   Plan operator()(const Problem& problem, const Device& device) const {
     const py::gil_scoped_acquire gil;
@@ -46,14 +47,14 @@ class PythonSelector {
 };
 
 void bind_spec(py::module_& m) {
-  const auto dtype = [](DType KernelSpec::*member) {
+  const auto dtype = [](DType KernelSpec::* member) {
     return [member](const KernelSpec& s) { return std::string(name(s.*member)); };
   };
-  const auto major = [](Major KernelSpec::*member) {
+  const auto major = [](Major KernelSpec::* member) {
     return [member](const KernelSpec& s) { return std::string(name(s.*member)); };
   };
-  py::class_<KernelSpec, std::unique_ptr<KernelSpec, py::nodelete>>(m, "KernelSpec",
-                                                                     "A row of the registry; see csrc/core/kernel_spec.h.")
+  py::class_<KernelSpec, std::unique_ptr<KernelSpec, py::nodelete>>(
+      m, "KernelSpec", "A row of the registry; see csrc/core/kernel_spec.h.")
       .def_property_readonly("name", [](const KernelSpec& s) { return std::string(s.name); })
       .def_property_readonly("family", [](const KernelSpec& s) { return std::string(s.family); })
       .def_readonly("min_capability", &KernelSpec::min_capability)
@@ -64,8 +65,7 @@ void bind_spec(py::module_& m) {
       .def_property_readonly("dtype_d", dtype(&KernelSpec::dtype_d))
       .def_property_readonly("major_a", major(&KernelSpec::major_a))
       .def_property_readonly("major_b", major(&KernelSpec::major_b))
-      .def_property_readonly("tile",
-                             [](const KernelSpec& s) { return py::make_tuple(s.tile.m, s.tile.n, s.tile.k); })
+      .def_property_readonly("tile", [](const KernelSpec& s) { return py::make_tuple(s.tile.m, s.tile.n, s.tile.k); })
       .def_property_readonly("cluster",
                              [](const KernelSpec& s) { return py::make_tuple(s.cluster.m, s.cluster.n, s.cluster.k); })
       .def_readonly("stages", &KernelSpec::stages)
@@ -124,7 +124,8 @@ void bind_registry(py::module_& m) {
       py::arg("kernel"), py::arg("problem"), py::arg("device"),
       "'' when the kernel can run the problem on the device, built or not; otherwise the reason.");
   m.def(
-      "built_for", [](const std::string& kernel_name, int capability) { return built_for(index_of(kernel_name), capability); },
+      "built_for",
+      [](const std::string& kernel_name, int capability) { return built_for(index_of(kernel_name), capability); },
       py::arg("kernel"), py::arg("capability"));
   m.def(
       "workspace_size",

@@ -22,18 +22,18 @@ struct TensorDesc {
   DType dtype = DType::none;  // none: the tensor was not given
   DeviceType device_type = DeviceType::cpu;
   int device_index = 0;
-  int ndim = 0;                            // at most kMaxDims
+  int ndim = 0;  // at most kMaxDims
   std::array<int64_t, kMaxDims> sizes{};
   std::array<int64_t, kMaxDims> strides{};  // in elements
-  uintptr_t data = 0;                      // address of the first element; 0: unknown (a fake), so that
-                                           // alignment counts as 16 and aliasing is not checked
+  uintptr_t data = 0;                       // address of the first element; 0: unknown (a fake), so that
+                                            // alignment counts as 16 and aliasing is not checked
   bool present() const { return dtype != DType::none; }
 };
 
 // The arguments of gemm and gemm_out in the order of the schema. An empty string is None.
 struct GemmArgs {
   TensorDesc a, b, c, bias, scale_a, scale_b, scale_d;
-  TensorDesc out;                // gemm_out only
+  TensorDesc out;  // gemm_out only
   bool has_out = false;
   double alpha = 1.0;
   double beta = 1.0;
@@ -52,7 +52,7 @@ struct GemmArgs {
 struct CheckedGemm {
   Problem problem;
   int d_ndim = 2;
-  std::array<int64_t, 3> d_sizes{};   // (M, N) or (batch, M, N): the shape of D as the caller sees it
+  std::array<int64_t, 3> d_sizes{};  // (M, N) or (batch, M, N): the shape of D as the caller sees it
   DType d_dtype = DType::none;
   float alpha = 1.0f;
   float beta = 0.0f;

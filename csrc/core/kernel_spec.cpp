@@ -9,9 +9,8 @@ std::string capability_string(int capability) {
 
 std::string check_capability(const KernelSpec& s, const Device& device) {
   if (device.capability >= s.min_capability && device.capability <= s.max_capability) return {};
-  const std::string needs = s.max_capability == s.min_capability
-                                ? "exactly " + capability_string(s.min_capability)
-                                : "at least " + capability_string(s.min_capability);
+  const std::string needs = s.max_capability == s.min_capability ? "exactly " + capability_string(s.min_capability)
+                                                                 : "at least " + capability_string(s.min_capability);
   return "needs compute capability " + needs + ", the device has " + capability_string(device.capability);
 }
 

@@ -32,9 +32,9 @@ GEMMX_API std::string_view name(NumericsClass);
 
 struct KernelSpec {
   const char* name = "";
-  const char* family = "";     // folder under csrc/kernels
-  int min_capability = 0;      // least compute capability, e.g. 80
-  int max_capability = 999;    // greatest, inclusive; equal to min for architecture-specific code (sm_90a)
+  const char* family = "";   // folder under csrc/kernels
+  int min_capability = 0;    // least compute capability, e.g. 80
+  int max_capability = 999;  // greatest, inclusive; equal to min for architecture-specific code (sm_90a)
   DType dtype_a = DType::none;
   DType dtype_b = DType::none;
   DType dtype_acc = DType::f32;
@@ -44,14 +44,14 @@ struct KernelSpec {
   TileShape tile;
   ClusterShape cluster;
   int stages = 1;
-  const char* mma = "";         // SASS mnemonic that must appear in the kernel: FFMA, HMMA, HGMMA, UTCHMMA
+  const char* mma = "";  // SASS mnemonic that must appear in the kernel: FFMA, HMMA, HGMMA, UTCHMMA
   NumericsClass numerics = NumericsClass::library;
-  int threads = 0;              // per CTA
-  int smem_bytes = 0;           // dynamic shared memory per CTA
-  int priority = 0;             // used only where no selector is set: the highest wins
-  bool teaching = false;        // never chosen, only called by name
-  bool swap_ab = false;         // computes D^T = B^T A^T: the tile's M runs over N
-  bool data_parallel = true;    // schedules that it can run
+  int threads = 0;            // per CTA
+  int smem_bytes = 0;         // dynamic shared memory per CTA
+  int priority = 0;           // used only where no selector is set: the highest wins
+  bool teaching = false;      // never chosen, only called by name
+  bool swap_ab = false;       // computes D^T = B^T A^T: the tile's M runs over N
+  bool data_parallel = true;  // schedules that it can run
   bool split_k = false;
   bool stream_k = false;
 

@@ -11,7 +11,7 @@ namespace gemmx {
 struct Plan {
   int32_t kernel = -1;  // index into the registry (registry.h)
   Schedule schedule = Schedule::data_parallel;
-  int32_t splits = 1;   // cuts of K that are reduced in ascending order; 1 unless schedule is split_k
+  int32_t splits = 1;  // cuts of K that are reduced in ascending order; 1 unless schedule is split_k
   RasterOrder raster = RasterOrder::along_m;
   int32_t swizzle = 1;  // tiles of the minor dimension that are walked together
   // cuBLASLt plans only: the algorithm's configuration and the library version it belongs to.

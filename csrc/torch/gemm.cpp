@@ -13,10 +13,23 @@
 namespace gemmx::torch_ops {
 namespace {
 
-// The arguments that gemm and gemm_out share, as the checks take them.
-struct CallArgs {
-  const Tensor &a, &b;
-  const OptionalTensor &c, &bias, &scale_a, &scale_b, &scale_d;
+// The tensors of a call, owned until it returns.
+struct CallTensors {
+  Tensor a, b, c, bias, scale_a, scale_b, scale_d;
+
+  CallTensors(AtenTensorHandle a_, AtenTensorHandle b_, OptionalHandle c_, OptionalHandle bias_,
+              OptionalHandle scale_a_, OptionalHandle scale_b_, OptionalHandle scale_d_)
+      : a(a_),
+        b(b_),
+        c(c_.value_or(nullptr)),
+        bias(bias_.value_or(nullptr)),
+        scale_a(scale_a_.value_or(nullptr)),
+        scale_b(scale_b_.value_or(nullptr)),
+        scale_d(scale_d_.value_or(nullptr)) {}
+};
+
+// The other arguments that gemm and gemm_out share.
+struct CallOptions {
   double alpha, beta;
   const OptionalString& activation;
   const OptionalDoubles& activation_args;
@@ -27,15 +40,15 @@ struct CallArgs {
 
 std::string_view view(const OptionalString& s) { return s ? std::string_view(*s) : std::string_view(); }
 
-GemmArgs describe_call(const CallArgs& call) {
+GemmArgs describe_call(const CallTensors& tensors, const CallOptions& call) {
   GemmArgs args;
-  args.a = describe(call.a);
-  args.b = describe(call.b);
-  args.c = describe(call.c);
-  args.bias = describe(call.bias);
-  args.scale_a = describe(call.scale_a);
-  args.scale_b = describe(call.scale_b);
-  args.scale_d = describe(call.scale_d);
+  args.a = describe(tensors.a.get());
+  args.b = describe(tensors.b.get());
+  args.c = describe(tensors.c.get());
+  args.bias = describe(tensors.bias.get());
+  args.scale_a = describe(tensors.scale_a.get());
+  args.scale_b = describe(tensors.scale_b.get());
+  args.scale_d = describe(tensors.scale_d.get());
   args.alpha = call.alpha;
   args.beta = call.beta;
   args.activation = view(call.activation);
@@ -48,11 +61,22 @@ GemmArgs describe_call(const CallArgs& call) {
   return args;
 }
 
+// A handle that a called op will own.
+StableIValue share(const Tensor& tensor) {
+  AtenTensorHandle handle = nullptr;
+  check_torch(aoti_torch_new_tensor_handle(tensor.get(), &handle), "sharing a tensor");
+  return torch::stable::detail::from(handle);
+}
+StableIValue share_optional(const Tensor& tensor) {
+  return tensor ? torch::stable::detail::from(new StableIValue(share(tensor)))
+                : torch::stable::detail::from(std::nullopt);
+}
+
 // There is no gradient: a call that autograd would record is refused. Only grad mode pays for asking.
-void refuse_gradients(const CallArgs& call) {
+void refuse_gradients(const CallTensors& tensors) {
   if (!aoti_torch_grad_mode_is_enabled()) return;
-  using torch::stable::detail::from;
-  std::array<StableIValue, 4> stack{from(call.a), from(call.b), from(call.c), from(call.bias)};
+  std::array<StableIValue, 4> stack{share(tensors.a), share(tensors.b), share_optional(tensors.c),
+                                    share_optional(tensors.bias)};
   check_torch(torch_call_dispatcher("gemmx::_wants_gradient", "", stack.data(), TORCH_ABI_VERSION),
               "asking whether a tensor requires grad");
   if (torch::stable::detail::to<bool>(stack[0])) {
@@ -62,6 +86,19 @@ void refuse_gradients(const CallArgs& call) {
   }
 }
 
+// Makes the device current until it goes, which costs nothing where it is current already.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int index) {
+    int32_t current = -1;
+    check_torch(aoti_torch_get_current_device_index(&current), "reading the current device");
+    if (current != index) guard_.emplace(index);
+  }
+
+ private:
+  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
+};
+
 #ifdef GEMMX_HAS_CUDA
 void* current_stream(int device_index) {
   void* stream = nullptr;
@@ -69,7 +106,7 @@ void* current_stream(int device_index) {
   return stream;
 }
 
-// `guard` has made the device current.
+// The device is current.
 void launch(const CheckedGemm& checked, const GemmArgs& args, void* d, int device_index) {
   const auto ready = ready_plan(checked.problem, device_index);
   Operands operands;
@@ -84,12 +121,12 @@ void launch(const CheckedGemm& checked, const GemmArgs& args, void* d, int devic
   operands.activation_args[1] = checked.activation_args[1];
 
   // The caching allocator hands memory out in stream order: the workspace may be freed on return.
-  std::optional<Tensor> scratch;
+  Tensor scratch;
   Workspace workspace;
   if (ready->workspace_bytes > 0) {
     const int64_t size[1] = {ready->workspace_bytes}, stride[1] = {1};
     scratch = empty_cuda(size, stride, DType::u8, device_index);
-    workspace = {scratch->data_ptr(), ready->workspace_bytes};
+    workspace = {data_pointer(scratch), ready->workspace_bytes};
   }
   ready->kernel->run(*ready->spec, checked.problem, ready->plan, ready->prepared.get(), operands, workspace,
                      static_cast<Stream>(current_stream(device_index)));
@@ -104,15 +141,15 @@ void launch(const CheckedGemm&, const GemmArgs&, void*, int) {
 
 }  // namespace
 
-Tensor gemm(const Tensor& a, const Tensor& b, const OptionalTensor& c, const OptionalTensor& bias,
-            const OptionalTensor& scale_a, const OptionalTensor& scale_b, const OptionalTensor& scale_d, double alpha,
-            double beta, const OptionalString& activation, const OptionalDoubles& activation_args,
-            const OptionalDType& out_dtype, const OptionalString& precision, const OptionalString& numerics,
-            const OptionalString& schedule, int64_t splits, const OptionalString& kernel) {
-  const CallArgs call{a,          b,   c,   bias, scale_a, scale_b, scale_d, alpha, beta, activation, activation_args,
-                      precision, numerics, schedule, splits, kernel};
-  refuse_gradients(call);
-  GemmArgs args = describe_call(call);
+ReturnedTensor gemm(AtenTensorHandle a, AtenTensorHandle b, OptionalHandle c, OptionalHandle bias,
+                    OptionalHandle scale_a, OptionalHandle scale_b, OptionalHandle scale_d, double alpha, double beta,
+                    const OptionalString& activation, const OptionalDoubles& activation_args,
+                    const OptionalDType& out_dtype, const OptionalString& precision, const OptionalString& numerics,
+                    const OptionalString& schedule, int64_t splits, const OptionalString& kernel) {
+  const CallTensors tensors(a, b, c, bias, scale_a, scale_b, scale_d);
+  refuse_gradients(tensors);
+  GemmArgs args =
+      describe_call(tensors, {alpha, beta, activation, activation_args, precision, numerics, schedule, splits, kernel});
   if (out_dtype) args.out_dtype = from_torch(*out_dtype);
   const CheckedGemm checked = check_gemm(args);
   const int device_index = args.a.device_index;
@@ -122,24 +159,26 @@ Tensor gemm(const Tensor& a, const Tensor& b, const OptionalTensor& c, const Opt
     next *= checked.d_sizes[i] > 1 ? checked.d_sizes[i] : 1;
   }
   const size_t ndim = checked.d_ndim;
-  const torch::stable::accelerator::DeviceGuard guard(device_index);
-  Tensor d = empty_cuda(std::span(checked.d_sizes).first(ndim), std::span(strides).first(ndim), checked.d_dtype,
-                        device_index);
-  if (!checked.empty()) launch(checked, args, d.data_ptr(), device_index);
-  return d;
+  const CurrentDevice current(device_index);
+  Tensor d =
+      empty_cuda(std::span(checked.d_sizes).first(ndim), std::span(strides).first(ndim), checked.d_dtype, device_index);
+  if (!checked.empty()) launch(checked, args, data_pointer(d), device_index);
+  return {d.release()};
 }
 
-void gemm_out(const Tensor& a, const Tensor& b, const OptionalTensor& c, const OptionalTensor& bias,
-              const OptionalTensor& scale_a, const OptionalTensor& scale_b, const OptionalTensor& scale_d, double alpha,
-              double beta, const OptionalString& activation, const OptionalDoubles& activation_args,
-              const OptionalString& precision, const OptionalString& numerics, const OptionalString& schedule,
-              int64_t splits, const OptionalString& kernel, const Tensor& out) {
-  GemmArgs args = describe_call({a, b, c, bias, scale_a, scale_b, scale_d, alpha, beta, activation, activation_args,
-                                 precision, numerics, schedule, splits, kernel});
+void gemm_out(AtenTensorHandle a, AtenTensorHandle b, OptionalHandle c, OptionalHandle bias, OptionalHandle scale_a,
+              OptionalHandle scale_b, OptionalHandle scale_d, double alpha, double beta,
+              const OptionalString& activation, const OptionalDoubles& activation_args, const OptionalString& precision,
+              const OptionalString& numerics, const OptionalString& schedule, int64_t splits,
+              const OptionalString& kernel, AtenTensorHandle out) {
+  const CallTensors tensors(a, b, c, bias, scale_a, scale_b, scale_d);
+  const Tensor owned_out(out);
+  GemmArgs args =
+      describe_call(tensors, {alpha, beta, activation, activation_args, precision, numerics, schedule, splits, kernel});
   args.has_out = true;
   args.out = describe(out);
   const CheckedGemm checked = check_gemm(args);
-  const torch::stable::accelerator::DeviceGuard guard(args.a.device_index);
+  const CurrentDevice current(args.a.device_index);
   if (!checked.empty()) launch(checked, args, reinterpret_cast<void*>(args.out.data), args.a.device_index);
 }
 

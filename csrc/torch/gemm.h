@@ -9,21 +9,27 @@
 
 namespace gemmx::torch_ops {
 
-using OptionalTensor = std::optional<Tensor>;
+using OptionalHandle = std::optional<AtenTensorHandle>;
 using OptionalString = std::optional<std::string>;
 using OptionalDoubles = std::optional<std::vector<double>>;
 using OptionalDType = std::optional<torch::headeronly::ScalarType>;
 
-Tensor gemm(const Tensor& a, const Tensor& b, const OptionalTensor& c, const OptionalTensor& bias,
-            const OptionalTensor& scale_a, const OptionalTensor& scale_b, const OptionalTensor& scale_d, double alpha,
-            double beta, const OptionalString& activation, const OptionalDoubles& activation_args,
-            const OptionalDType& out_dtype, const OptionalString& precision, const OptionalString& numerics,
-            const OptionalString& schedule, int64_t splits, const OptionalString& kernel);
+// What an op returns. A type of this namespace, because TORCH_BOX's unqualified from() is ambiguous for torch's own.
+struct ReturnedTensor {
+  AtenTensorHandle handle;
+};
 
-void gemm_out(const Tensor& a, const Tensor& b, const OptionalTensor& c, const OptionalTensor& bias,
-              const OptionalTensor& scale_a, const OptionalTensor& scale_b, const OptionalTensor& scale_d, double alpha,
-              double beta, const OptionalString& activation, const OptionalDoubles& activation_args,
-              const OptionalString& precision, const OptionalString& numerics, const OptionalString& schedule,
-              int64_t splits, const OptionalString& kernel, const Tensor& out);
+// Handles: the op owns what it is given, torch what is returned.
+ReturnedTensor gemm(AtenTensorHandle a, AtenTensorHandle b, OptionalHandle c, OptionalHandle bias,
+                    OptionalHandle scale_a, OptionalHandle scale_b, OptionalHandle scale_d, double alpha, double beta,
+                    const OptionalString& activation, const OptionalDoubles& activation_args,
+                    const OptionalDType& out_dtype, const OptionalString& precision, const OptionalString& numerics,
+                    const OptionalString& schedule, int64_t splits, const OptionalString& kernel);
+
+void gemm_out(AtenTensorHandle a, AtenTensorHandle b, OptionalHandle c, OptionalHandle bias, OptionalHandle scale_a,
+              OptionalHandle scale_b, OptionalHandle scale_d, double alpha, double beta,
+              const OptionalString& activation, const OptionalDoubles& activation_args, const OptionalString& precision,
+              const OptionalString& numerics, const OptionalString& schedule, int64_t splits,
+              const OptionalString& kernel, AtenTensorHandle out);
 
 }  // namespace gemmx::torch_ops

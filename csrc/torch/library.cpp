@@ -1,8 +1,9 @@
 // The ops' schemas and their CUDA implementations. CPU and fake implementations are Python (python/gemmx/ops.py).
 // gemm has no Autograd kernel on CUDA: torch's fallback for such ops costs next to nothing, a Python kernel 4 to 5 us
 // a call under no_grad. The implementation refuses inputs that require grad itself, and only grad mode pays for it.
-// The last argument is not called `kernel`: torch's inductor calls FallbackKernel.create(kernel, **arguments). Tensors are never keyword-only, except out: torch refuses autograd and vmap rules for
-// such ops. gemm_out returns nothing: an alias as the result does not pass torch.compile on torch 2.11.
+// The last argument is not called `kernel`: torch's inductor calls FallbackKernel.create(kernel, **arguments). Tensors
+// are never keyword-only, except out: torch refuses autograd and vmap rules for such ops. gemm_out returns nothing: an
+// alias as the result does not pass torch.compile on torch 2.11.
 #include "torch/gemm.h"
 
 // The op namespace; another name lets a copy of the library live in the same process.

@@ -68,9 +68,9 @@ DType from_torch(torch::headeronly::ScalarType type) {
   }
 }
 
-TensorDesc describe(const Tensor& tensor) {
-  const AtenTensorHandle handle = tensor.get();
+TensorDesc describe(AtenTensorHandle handle) {
   TensorDesc t;
+  if (handle == nullptr) return t;
   int32_t code = 0, device_type = 0, device_index = 0;
   int64_t ndim = 0;
   int64_t *sizes = nullptr, *strides = nullptr;
@@ -99,7 +99,11 @@ TensorDesc describe(const Tensor& tensor) {
   return t;
 }
 
-TensorDesc describe(const std::optional<Tensor>& tensor) { return tensor ? describe(*tensor) : TensorDesc{}; }
+void* data_pointer(const Tensor& tensor) {
+  void* data = nullptr;
+  check_torch(aoti_torch_get_data_ptr(tensor.get(), &data), "reading a data pointer");
+  return data;
+}
 
 Tensor empty_cuda(std::span<const int64_t> sizes, std::span<const int64_t> strides, DType dtype, int device_index) {
   AtenTensorHandle handle = nullptr;

@@ -3,23 +3,30 @@
 #pragma once
 
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/tensor.h>
 
+#include <memory>
 #include <optional>
+#include <span>
 
 #include "core/checks.h"
 
 namespace gemmx::torch_ops {
 
-using torch::stable::Tensor;
+// A tensor that an op was given or makes. torch hands arguments over as bare handles that the op owns; stable::Tensor
+// would put each behind a shared_ptr, two allocations a tensor on a call that takes 4 us without its launch.
+struct DeleteTensor {
+  void operator()(AtenTensorHandle handle) const { aoti_torch_delete_tensor_object(handle); }
+};
+using Tensor = std::unique_ptr<AtenTensorOpaque, DeleteTensor>;
 
 // Throws std::runtime_error when a call into torch's C interface fails.
 void check_torch(AOTITorchError status, const char* what);
 
-TensorDesc describe(const Tensor& tensor);
-TensorDesc describe(const std::optional<Tensor>& tensor);
+// A null handle is an argument that was not given.
+TensorDesc describe(AtenTensorHandle tensor);
 DType from_torch(torch::headeronly::ScalarType type);
 
+void* data_pointer(const Tensor& tensor);
 // An uninitialised CUDA tensor from torch's caching allocator.
 Tensor empty_cuda(std::span<const int64_t> sizes, std::span<const int64_t> strides, DType dtype, int device_index);
 

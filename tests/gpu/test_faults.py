@@ -116,7 +116,9 @@ def test_partial_sums_are_float32(device: _C.Device) -> None:
     b[:, -1] = -7.875
     for splits in range(1, 9):
         for name in kernels_for(a, b.t(), device, splits=splits):
-            assert (torch.ops.gemmx.gemm(a, b.t(), splits=splits, kernel_name=name) == 1.0).all(), f"{name}, {splits} splits"
+            assert (torch.ops.gemmx.gemm(a, b.t(), splits=splits, kernel_name=name) == 1.0).all(), (
+                f"{name}, {splits} splits"
+            )
 
 
 def test_splits_keep_the_bound(device: _C.Device) -> None:

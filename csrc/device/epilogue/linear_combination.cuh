@@ -66,9 +66,7 @@ __device__ __forceinline__ void epilogue_store_pair(const EpilogueParams& e, int
     case DType::bf16:
       *reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(e.d) + index) = __floats2bfloat162_rn(v0, v1);
       break;
-    case DType::f16:
-      *reinterpret_cast<__half2*>(static_cast<__half*>(e.d) + index) = __floats2half2_rn(v0, v1);
-      break;
+    case DType::f16: *reinterpret_cast<__half2*>(static_cast<__half*>(e.d) + index) = __floats2half2_rn(v0, v1); break;
     default: *reinterpret_cast<float2*>(static_cast<float*>(e.d) + index) = make_float2(v0, v1); break;
   }
 }

@@ -7,12 +7,9 @@ namespace {
 
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
-    case DType::f16:
-      return CUDA_R_16F;
-    case DType::bf16:
-      return CUDA_R_16BF;
-    default:
-      return CUDA_R_32F;
+    case DType::f16: return CUDA_R_16F;
+    case DType::bf16: return CUDA_R_16BF;
+    default: return CUDA_R_32F;
   }
 }
 

@@ -29,7 +29,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> find_algorithms(cublasLtHandle_t ha
                                                              const Problem& problem, const SearchLimits& limits);
 
 // alpha * A @ B. Leaves `matmul` as it is, so that threads may share it.
-void launch(cublasLtHandle_t handle, const Matmul& matmul, const cublasLtMatmulAlgo_t& algo,
-            const Operands& operands, Workspace workspace, Stream stream);
+void launch(cublasLtHandle_t handle, const Matmul& matmul, const cublasLtMatmulAlgo_t& algo, const Operands& operands,
+            Workspace workspace, Stream stream);
 
 }  // namespace gemmx::cublaslt

@@ -9,8 +9,8 @@ A table is a JSON file, shipped in tables/ or the user's own (`gemmx.load_table(
 
 A row serves problems of the same N, K, batch, dtypes, majors, epilogue and alignment: first of the same M, then
 of the nearest M within a factor of two. Of several rows of one problem the first in the file that can run is taken:
-the others are for a library without the first's kernel, or a caller who excludes its family. A table serves only the GPU model it was measured on, by the driver's
-name. The selector asks supports() again for every row that it takes.
+the others are for a library without the first's kernel, or a caller who excludes its family. A table serves only the
+GPU model it was measured on, by the driver's name. The selector asks supports() again for every row that it takes.
 """
 
 from __future__ import annotations
