@@ -91,7 +91,7 @@ def main() -> int:
     table = {
         "format": FORMAT,
         "gpu": device.name,
-        "measured": results.make_header("tune", torch.cuda.current_device(), _C.source_hash(), " ".join(sys.argv)),
+        "measured": results.make_header("tune", torch.cuda.current_device(), _C.source_hash(), f"python benchmarks/tune.py --suite {arguments.suite}"),
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(f'{json.dumps(table)[:-1]}, "rows": [\n{text}\n]}}\n')

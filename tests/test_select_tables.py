@@ -71,6 +71,21 @@ def test_the_nearest_of_several_rows_serves(tmp_path: Path, user_tables: None) -
         assert row is not None and row.m == nearest
 
 
+def test_the_first_plan_of_a_problem_that_can_run_serves(tmp_path: Path, user_tables: None) -> None:
+    problem = shape_problem(64, 4096, 4096)
+    plans = [c.plan for c in decide(problem, profile("h200"), only_built=False).candidates]
+    library = next(p for p in plans if SPECS[p.kernel].family == "cublaslt")
+    own = [p for p in plans if SPECS[p.kernel].family != "cublaslt"][-2:]
+    (tmp_path / "t.json").write_text(table_text([tables.row_dict(problem, p, 9.0) for p in (library, *own)]))
+    assert tables.load_table(tmp_path / "t.json") == 3
+    assert choose(problem, profile("h200"), only_built=False) == library
+    assert choose(problem, profile("h200"), only_built=False, exclude_families=("cublaslt",)) == own[0]
+    # A later table replaces all rows of the problem.
+    (tmp_path / "t.json").write_text(table_text([tables.row_dict(problem, own[1], 9.0)]))
+    tables.load_table(tmp_path / "t.json")
+    assert choose(problem, profile("h200"), only_built=False) == own[1]
+
+
 @pytest.mark.parametrize(
     "problem",
     [
