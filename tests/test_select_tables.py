@@ -22,7 +22,9 @@ def shape_problem(m: int, n: int, k: int, dtype: str = "bf16", **options: Any) -
 
 
 @pytest.fixture
-def user_tables() -> Any:
+def user_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """No table but the test's own."""
+    monkeypatch.setattr(tables, "SHIPPED", tmp_path / "nothing shipped")
     tables.reset_tables()
     yield
     tables.reset_tables()
@@ -93,9 +95,6 @@ def test_the_first_plan_of_a_problem_that_can_run_serves(tmp_path: Path, user_ta
         shape_problem(64, 4096, 4096, "f16"),
         shape_problem(64, 4096, 4096, out_dtype="f32"),
         shape_problem(64, 4096, 4096, major_b="n"),
-        shape_problem(64, 4096, 4096, bias="bf16"),
-        shape_problem(64, 4096, 4096, activation="silu"),
-        shape_problem(64, 4096, 4096, c="bf16"),
         shape_problem(64, 4096, 4096, align_bytes=4),
         shape_problem(64, 4096, 4096, batch=2),
         shape_problem(64, 4096, 4096, schedule="data_parallel"),
@@ -107,6 +106,25 @@ def test_a_row_does_not_serve_another_problem(problem: _C.Problem, tmp_path: Pat
     (tmp_path / "t.json").write_text(table_text([slowest_row()[0]]))
     tables.load_table(tmp_path / "t.json")
     assert decide(problem, profile("h200"), only_built=False).table_row is None
+
+
+@pytest.mark.parametrize("options", [{"bias": "bf16"}, {"activation": "silu"}, {"c": "bf16"}], ids=str)
+def test_the_plain_product_serves_an_epilogue_that_no_row_has(
+    options: dict[str, Any], tmp_path: Path, user_tables: None
+) -> None:
+    problem = shape_problem(64, 4096, 4096)
+    plans = [c.plan for c in decide(problem, profile("h200"), only_built=False).candidates]
+    library = next(p for p in plans if SPECS[p.kernel].family == "cublaslt")
+    own = [p for p in plans if SPECS[p.kernel].family == "sm80"][-1]
+    (tmp_path / "t.json").write_text(table_text([tables.row_dict(problem, p, 9.0) for p in (library, own)]))
+    tables.load_table(tmp_path / "t.json")
+    assert choose(shape_problem(64, 4096, 4096, **options), profile("h200"), only_built=False) == own
+    # A row of the epilogue itself goes first.
+    with_epilogue = shape_problem(64, 4096, 4096, **options)
+    other = decide(with_epilogue, profile("h200"), only_built=False).candidates[-1].plan
+    (tmp_path / "t.json").write_text(table_text([tables.row_dict(with_epilogue, other, 9.0)]))
+    tables.load_table(tmp_path / "t.json")
+    assert choose(with_epilogue, profile("h200"), only_built=False) == other
 
 
 def test_a_table_of_another_gpu_is_never_used(tmp_path: Path, user_tables: None) -> None:

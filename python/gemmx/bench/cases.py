@@ -132,13 +132,13 @@ class Case:
     def problem(self, **request: Any) -> Any:
         """The Problem of the call, with the request (kernel, schedule, splits) in it. Raises as the op does."""
         s = self.inputs[0]
-        tensors = [None if t is None else describe(t) for t in (s.a, s.b, s.c, s.bias)]
+        c, bias = (None if t is None else describe(t) for t in (s.c, s.bias))
         arguments = self._arguments(request)
         if self.needs_out:
             arguments["out"] = describe(self.make_out())
         elif self.row.dtype_d != self.row.dtype_a:
             arguments["out_dtype"] = self.row.dtype_d
-        return _C.check_gemm(*tensors, **arguments).problem
+        return _C.check_gemm(describe(s.a), describe(s.b), c, bias, **arguments).problem
 
     def gemmx_call(self, **request: Any) -> Call:
         """The op on one input set, with the caller's request for a kernel, schedule or splits."""

@@ -9,8 +9,9 @@ A table is a JSON file, shipped in tables/ or the user's own (`gemmx.load_table(
 
 A row serves problems of the same N, K, batch, dtypes, majors, epilogue and alignment: first of the same M, then
 of the nearest M within a factor of two. Of several rows of one problem the first in the file that can run is taken:
-the others are for a library without the first's kernel, or a caller who excludes its family. A table serves only the
-GPU model it was measured on, by the driver's name. The selector asks supports() again for every row that it takes.
+the others are for a library without the first's kernel, a caller who excludes its family, or an epilogue that no row
+has and the first's kernel does not take. A table serves only the GPU model it was measured on, by the driver's name.
+The selector asks supports() again for every row that it takes.
 """
 
 from __future__ import annotations
@@ -71,12 +72,21 @@ class Tables:
             table.setdefault(key, {})[m] = plans
 
     def find(self, problem: _C.Problem, device: _C.Device) -> list[TableRow]:
-        """Rows that may serve the problem, the best first: M itself, then nearer before farther, ties lower."""
-        by_m = self.gpus.get(device.name, {}).get(table_key(problem), {})
+        """Rows that may serve the problem, the best first: M itself, then nearer before farther, ties lower.
+
+        Rows of another epilogue come last: those of the plain product, whose best tile is mostly the best with an
+        epilogue too.
+        """
+        table = self.gpus.get(device.name, {})
+        key = table_key(problem)
+        plain: Key = (*key[:5], "none", key[6])
         m = problem.m
-        near = [x for x in by_m if max(m, x) <= MAX_M_RATIO * min(m, x)]
-        near.sort(key=lambda x: (abs(math.log(x / m)), x))
-        return [row for x in near for row in by_m[x]]
+        rows: list[TableRow] = []
+        for by_m in [table.get(k, {}) for k in dict.fromkeys((key, plain))]:
+            near = [x for x in by_m if max(m, x) <= MAX_M_RATIO * min(m, x)]
+            near.sort(key=lambda x: (abs(math.log(x / m)), x))
+            rows += [row for x in near for row in by_m[x]]
+        return rows
 
 
 def epilogue_kind(problem: _C.Problem) -> str:
