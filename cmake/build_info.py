@@ -24,7 +24,16 @@ from pathlib import Path
 from typing import Any
 
 # Registry name -> why its spills are accepted (the measurement that says so).
-ALLOWED_SPILLS: dict[str, str] = {}
+# 8 to 44 bytes, for sm_120a alone: there the same code needs a few registers more than the launch bounds leave.
+_SPILLING_ON_SM120 = [
+    "sm80_gemm_bf16_bf16_f32_any_kk_128x256x64_w64x64_s3",
+    *(
+        f"sm80_gemm_{dtype}_{dtype}_f32_any_{majors}_64x64x32_w32x32_s3_align2"
+        for dtype in ("bf16", "f16")
+        for majors in ("kk", "kn", "mk", "mn")
+    ),
+]
+ALLOWED_SPILLS = {(name, "120a") for name in _SPILLING_ON_SM120}
 # Families whose kernels are host code that calls a library.
 HOST_FAMILIES = {"cublaslt"}
 
@@ -100,10 +109,10 @@ def problems_of(info: dict[str, Any], module: Any) -> list[str]:
                 problems.append(f"{name}: built for {arch}, but no symbol with '{name}_config' was compiled for it.")
         for arch, functions in kernel["code"].items():
             spilled = sum(f["spill_stores"] + f["spill_loads"] for f in functions)
-            if spilled and name not in ALLOWED_SPILLS:
+            if spilled and (name, arch) not in ALLOWED_SPILLS:
                 problems.append(
                     f"{name}: spills {spilled} bytes for {arch}; use fewer registers, or list it with the "
-                    "reason in ALLOWED_SPILLS of cmake/build_info.py."
+                    "reason at ALLOWED_SPILLS of cmake/build_info.py."
                 )
     if info["core_minutes"] > info["budget_core_minutes"]:
         problems.append(

@@ -199,14 +199,16 @@ class Case:
     # -- cuBLASLt ------------------------------------------------------------------------------------------
 
     def lt_call(self, index: int, problem: Any, workspace: Tensor) -> Call:
-        """The index-th heuristic of cuBLASLt, unrestricted. It writes D given beforehand."""
-        pointer, size = workspace.data_ptr(), workspace.numel()
+        """The index-th heuristic of cuBLASLt, unrestricted. It writes D given beforehand.
+
+        The call keeps the workspace alive, not only its address: graphs captured from it write there when replayed.
+        """
 
         def call(s: Inputs, out: Tensor | None) -> Tensor:
             assert out is not None
             stream = torch.cuda.current_stream().cuda_stream
-            args = (problem, s.a.data_ptr(), s.b.data_ptr(), out.data_ptr(), pointer, size, stream, index)
-            if not _C.lt_baseline(*args):
+            scratch = (workspace.data_ptr(), workspace.numel())
+            if not _C.lt_baseline(problem, s.a.data_ptr(), s.b.data_ptr(), out.data_ptr(), *scratch, stream, index):
                 raise RuntimeError(f"cuBLASLt has no heuristic number {index} for {problem}")
             return out
 
