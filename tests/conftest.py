@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,18 @@ sys.path[:0] = [str(TESTS), str(TESTS / "gpu")]
 # A machine that compiles meanwhile is no reason for a property to fail.
 settings.register_profile("gemmx", deadline=None)
 settings.load_profile("gemmx")
+
+
+@pytest.fixture
+def user_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No measured table but those that the test loads."""
+    from gemmx.select import tables
+
+    monkeypatch.setattr(tables, "SHIPPED", tmp_path / "nothing shipped")
+    tables.reset_tables()
+    yield
+    monkeypatch.undo()
+    tables.reset_tables()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,15 +21,6 @@ def shape_problem(m: int, n: int, k: int, dtype: str = "bf16", **options: Any) -
     return check_shape(m, n, k, dtype, **options).problem
 
 
-@pytest.fixture
-def user_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """No table but the test's own."""
-    monkeypatch.setattr(tables, "SHIPPED", tmp_path / "nothing shipped")
-    tables.reset_tables()
-    yield
-    tables.reset_tables()
-
-
 def table_text(rows: list[dict[str, Any]], gpu: str = "NVIDIA H200") -> str:
     return json.dumps({"format": 1, "gpu": gpu, "rows": rows})
 
