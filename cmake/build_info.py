@@ -17,13 +17,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-# Registry name -> why its spills are accepted (the measurement that says so).
+ROOT = Path(__file__).resolve().parents[1]
 # 8 to 44 bytes, for sm_120a alone: there the same code needs a few registers more than the launch bounds leave.
 _SPILLING_ON_SM120 = [
     "sm80_gemm_bf16_bf16_f32_any_kk_128x256x64_w64x64_s3",
@@ -162,7 +163,10 @@ def collect(objects: list[Path], module: Any, library: Path, cuobjdump: str, bud
         "library_bytes": library.stat().st_size,
         "core_minutes": round(sum(log["cpu_seconds"] for log in logs) / 60, 2),
         "budget_core_minutes": budget,
-        "files": sorted(logs, key=lambda log: -log["cpu_seconds"]),
+        "files": sorted(
+            ({**log, "source": os.path.relpath(log["source"], ROOT)} for log in logs),
+            key=lambda log: -log["cpu_seconds"],
+        ),
         "kernels": kernels,
         "helpers": helpers,
     }

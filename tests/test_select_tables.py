@@ -162,6 +162,7 @@ def bad_row(**changes: Any) -> str:
         (bad_row(m="64"), "row 0, has m = '64', it must be of type int"),
         (bad_row(m=0), "has m = 0 and us = 9.5, both must be positive"),
         (bad_row(us=-1.0), "has m = 64 and us = -1.0, both must be positive"),
+        (bad_row(plan=None, plan_changes={"algo_version": 130100, "algo": [0] * 8}), "stores an algorithm of cuBLASLt"),
         (bad_row(plan=None, plan_changes={"splits": "2"}), "plan has splits = '2', it must be of type int"),
         (bad_row(plan_changes={"schedule": "sideways"}), "has a plan that can't be read"),
     ],

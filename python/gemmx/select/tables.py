@@ -164,6 +164,8 @@ def parse_table(text: str, source: str) -> tuple[str, list[tuple[Key, TableRow]]
         _check_columns(f"{where} plan", row["plan"], _PLAN_COLUMNS)
         if row["m"] < 1 or not (row["us"] > 0 and math.isfinite(row["us"])):
             raise ValueError(f"{where} has m = {row['m']} and us = {row['us']}, both must be positive.")
+        if row["plan"].get("algo_version"):
+            raise ValueError(f"{where} stores an algorithm of cuBLASLt, which no table may; measure it again.")
         if row["plan"]["kernel"] not in known:
             stale.add(row["plan"]["kernel"])
             continue
