@@ -77,8 +77,9 @@ void refuse_gradients(const CallTensors& tensors) {
   if (!aoti_torch_grad_mode_is_enabled()) return;
   std::array<StableIValue, 4> stack{share(tensors.a), share(tensors.b), share_optional(tensors.c),
                                     share_optional(tensors.bias)};
-  check_torch(torch_call_dispatcher("gemmx::_wants_gradient", "", stack.data(), TORCH_ABI_VERSION),
-              "asking whether a tensor requires grad");
+  check_torch(
+      torch_call_dispatcher(C10_STRINGIZE(GEMMX_NAMESPACE) "::_wants_gradient", "", stack.data(), TORCH_ABI_VERSION),
+      "asking whether a tensor requires grad");
   if (torch::stable::detail::to<bool>(stack[0])) {
     throw std::runtime_error(
         "gemmx.gemm has no gradient yet and an argument requires grad; call it under torch.no_grad() or "

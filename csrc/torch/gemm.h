@@ -7,6 +7,12 @@
 
 #include "torch/tensor.h"
 
+// The op namespace; another name (and NAMESPACE of python/gemmx/_library.py) lets a copy of the library live in the
+// same process.
+#ifndef GEMMX_NAMESPACE
+#define GEMMX_NAMESPACE gemmx
+#endif
+
 namespace gemmx::torch_ops {
 
 using OptionalHandle = std::optional<AtenTensorHandle>;

@@ -6,11 +6,6 @@
 // alias as the result does not pass torch.compile on torch 2.11.
 #include "torch/gemm.h"
 
-// The op namespace; another name lets a copy of the library live in the same process.
-#ifndef GEMMX_NAMESPACE
-#define GEMMX_NAMESPACE gemmx
-#endif
-
 STABLE_TORCH_LIBRARY(GEMMX_NAMESPACE, m) {
   m.def(
       "gemm(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None, "

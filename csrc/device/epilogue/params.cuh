@@ -1,5 +1,4 @@
-// What an epilogue needs of a call. Apart from the code that runs it, because the headers of fp16 and bf16
-// cost a second per file and target, which kernels that convert by ptx/convert.cuh do not need.
+// What the general epilogue (linear_combination.cuh) needs of a call.
 #pragma once
 
 #include "core/problem.h"
@@ -18,8 +17,8 @@ struct EpilogueParams {
   Activation activation = Activation::none;
   float alpha = 1.0f, beta = 0.0f;
   float arg0 = 0.0f, arg1 = 0.0f;
-  // Two neighbours of a row that start at an even n can be stored as one 2-element vector.
-  bool d_pairs = false;
+  int d_vector = 1;       // neighbours of a row of D (4, 2, 1) that one store may write
+  bool c_vector = false;  // 4 neighbours of a row of C are one aligned load
 };
 
 inline EpilogueParams make_epilogue_params(const Problem& p, const Operands& o) {
@@ -44,7 +43,23 @@ inline EpilogueParams make_epilogue_params(const Problem& p, const Operands& o) 
   e.beta = o.beta;
   e.arg0 = o.activation_args[0];
   e.arg1 = o.activation_args[1];
-  e.d_pairs = p.d.major == Major::n && vector_bytes(p.d) >= 2 * size_of(p.d.dtype);
+  const int d_elements = p.d.major == Major::n ? vector_bytes(p.d) / size_of(p.d.dtype) : 1;
+  e.d_vector = d_elements >= 4 ? 4 : d_elements >= 2 ? 2 : 1;
+  e.c_vector = p.has_c() && p.c.major == Major::n && p.c.col_stride == 1 && vector_bytes(p.c) >= 4 * size_of(p.c.dtype);
+  return e;
+}
+
+// fp32 partials (planes, M, N) of split-K in the workspace: alpha 1, nothing added.
+inline EpilogueParams make_partial_params(const Problem& p, void* workspace) {
+  EpilogueParams e;
+  e.d = workspace;
+  e.m = p.m;
+  e.n = p.n;
+  e.d_row_stride = p.n;
+  e.d_col_stride = 1;
+  e.d_batch_stride = p.m * p.n;
+  e.d_dtype = DType::f32;
+  e.d_vector = p.n % 4 == 0 ? 4 : p.n % 2 == 0 ? 2 : 1;
   return e;
 }
 

@@ -88,9 +88,8 @@ __device__ __forceinline__ void multiply_tile(const float (&a)[Config::kTileK][C
   }
 }
 
-// The loops stay rolled, since each copy of the epilogue (every type and activation) is 3.6 KB of code; registers
-// have no run-time index, so the accumulators move down two columns or one row a step instead. That is 640 moves
-// for 8 x 8 outputs, as many instructions as the FFMAs of 10 values of K.
+// The loops stay rolled, since each copy of the epilogue (every type and activation) is some KB of code; registers
+// have no run-time index, so the accumulators move down four columns or one row a step instead.
 template <class Config>
 __device__ __forceinline__ void store_tile(const device::EpilogueParams& epilogue, const TileOrigin& tile,
                                            const ThreadTile<Config>& where,
@@ -99,11 +98,12 @@ __device__ __forceinline__ void store_tile(const device::EpilogueParams& epilogu
   for (int i = 0; i < Config::kThreadM; ++i) {
     const int64_t m = tile.m + where.row(i);
 #pragma unroll 1
-    for (int j = 0; j < Config::kThreadN; j += 2) {
+    for (int j = 0; j < Config::kThreadN; j += 4) {
       const int64_t n = tile.n + where.column(j);
-      device::epilogue_store_pair(epilogue, tile.batch, m, n, acc[0][0], acc[0][1]);
+      float x[4] = {acc[0][0], acc[0][1], acc[0][2], acc[0][3]};
+      if (m < epilogue.m && n < epilogue.n) device::epilogue_store_rows<1>(epilogue, tile.batch, m, 1, n, x);
 #pragma unroll
-      for (int x = 0; x + 2 < Config::kThreadN; ++x) acc[0][x] = acc[0][x + 2];
+      for (int y = 0; y + 4 < Config::kThreadN; ++y) acc[0][y] = acc[0][y + 4];
     }
 #pragma unroll
     for (int y = 0; y + 1 < Config::kThreadM; ++y) {

@@ -38,7 +38,7 @@ struct Config {
 
 struct GemmParams {
   device::OperandParams a, b;
-  device::VectorEpilogueParams epilogue;
+  device::EpilogueParams epilogue;
   device::TileScheduler scheduler;
   int64_t k;
   int64_t batch;
@@ -123,7 +123,7 @@ void run(const KernelSpec& spec, const Problem& p, const Plan& plan, const void*
     throw std::runtime_error(std::string(spec.name) + ": the plan has " + std::to_string(splits) +
                              " splits, more than K=" + std::to_string(p.k) + " or one launch can have");
   }
-  const auto epilogue = device::make_vector_epilogue_params(p, o);
+  const auto epilogue = device::make_epilogue_params(p, o);
   GemmParams params;
   params.a = operand_params(o.a, p.a, Config::kKMajorA, p.m, p.a.row_stride, p.a.col_stride);
   params.b = operand_params(o.b, p.b, Config::kKMajorB, p.n, p.b.col_stride, p.b.row_stride);

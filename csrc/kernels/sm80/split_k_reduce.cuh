@@ -4,12 +4,12 @@
 // [split][batch][M][N] in the workspace. No shared memory.
 #pragma once
 
-#include "device/epilogue/warp_tile_store.cuh"
+#include "device/epilogue/linear_combination.cuh"
 
 namespace gemmx::sm80 {
 
 struct ReduceParams {
-  device::VectorEpilogueParams epilogue;
+  device::EpilogueParams epilogue;
   const float* partials;
   int64_t batch;
   int splits;
@@ -20,7 +20,7 @@ inline constexpr int kReduceThreads = 256;
 // Config only names the instance: every kernel's symbol contains its registry name.
 template <class Config>
 __global__ void __launch_bounds__(kReduceThreads) split_k_reduce_kernel(const __grid_constant__ ReduceParams params) {
-  const device::VectorEpilogueParams& e = params.epilogue;
+  const device::EpilogueParams& e = params.epilogue;
   const int64_t groups = (e.n + 3) / 4;
   const int64_t plane = e.m * e.n;
   const int64_t index = int64_t{blockIdx.x} * kReduceThreads + threadIdx.x;
