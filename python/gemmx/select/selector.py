@@ -30,7 +30,7 @@ from gemmx.select.model import (
     tile_grid,
     tile_order,
 )
-from gemmx.select.tables import TableRow, tables
+from gemmx.select.tables import TableRow, epilogue_kind, tables
 
 # Scratch that a plan may take without being asked for by name: the workspace that cuBLASLt gets, too.
 WORKSPACE_LIMIT = 64 << 20
@@ -196,7 +196,8 @@ def decide(
     chosen, reason, row = candidates[0], "request" if problem.kernel else "model", None
     if (measured := _from_table(problem, device, shape, machine, reasons)) is not None:
         chosen, row = measured
-        reason = f"{row.source}: M={row.m} measured at {row.us:.1f} us"
+        of = "" if row.epilogue == epilogue_kind(problem) else f", epilogue {row.epilogue}"
+        reason = f"{row.source}: M={row.m}{of} measured at {row.us:.1f} us"
     rejected = {name: reason for name, reason in reasons.items() if reason}
     return Decision(problem, device, chosen, reason, row, tuple(candidates), rejected)
 

@@ -55,6 +55,7 @@ class TableRow:
     us: float
     plan: _C.Plan
     source: str  # the file's name
+    epilogue: str = "none"
 
 
 @dataclass(slots=True)
@@ -174,7 +175,7 @@ def parse_table(text: str, source: str) -> tuple[str, list[tuple[Key, TableRow]]
         except (ValueError, RuntimeError, TypeError) as error:
             raise ValueError(f"{where} has a plan that can't be read: {error}.") from None
         key = tuple(row[c] for c in ("n", "k", "batch", "dtypes", "majors", "epilogue", "align"))
-        rows.append((key, TableRow(m=row["m"], us=float(row["us"]), plan=plan, source=source)))
+        rows.append((key, TableRow(row["m"], float(row["us"]), plan, source, row["epilogue"])))
     if stale:
         warnings.warn(
             f"table {source} names {len(stale)} kernels that this version does not have ({min(stale)}, ...); "
