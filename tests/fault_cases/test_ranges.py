@@ -207,5 +207,3 @@ def test_b26_small_m_with_every_split(place: str) -> None:
         a, b = normal(m, 4096, device=place, dtype=torch.bfloat16), normal(64, 4096, device=place, dtype=torch.bfloat16)
         for what, d in every_way(a, b.t(), splits=(2, 5, 8, 16)):
             assert not reference.outside_bound(d, *oracle(a, b.t())).any(), what
-
-

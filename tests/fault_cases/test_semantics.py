@@ -125,7 +125,9 @@ def test_b12_gelu_is_the_named_one_on_every_path(place: str, name: Any, at: floa
 @on_every_device
 @dtypes
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
-def test_b12_activations_at_their_edges(place: str, dtype: torch.dtype, activation: tuple[str, tuple[float, ...]]) -> None:
+def test_b12_activations_at_their_edges(
+    place: str, dtype: torch.dtype, activation: tuple[str, tuple[float, ...]]
+) -> None:
     """Zeros, kinks, saturation and NaN, within the bound of the contract."""
     name, args = activation
     edges = [0.0, -0.0, 1.0, -1.0, 3.0, -3.0, -2.699, 6.0, -6.0, 20.0, -20.0, 1e-4, -1e-4, 300.0, -300.0, float("nan")]

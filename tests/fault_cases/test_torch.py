@@ -164,5 +164,3 @@ def test_b54_a_forked_child_may_use_the_device(place: str) -> None:
         ]
     )
     assert "forked" in assert_runs(children, timeout=120)
-
-
