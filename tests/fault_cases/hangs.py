@@ -15,9 +15,9 @@ from torch import Tensor
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "gpu")]
 
-from every_way import OP, oracle, results, ways
-from gemmx import reference
-from problems import bits
+from every_way import OP, oracle, results, ways  # noqa: E402
+from gemmx import reference  # noqa: E402
+from problems import bits  # noqa: E402
 
 F16, BF16 = torch.float16, torch.bfloat16
 
@@ -32,8 +32,9 @@ def b44_few_tiles() -> int:
     """Stream-K and split-K with less tiles than SMs; twice in a row, so that counters must have come back to 0."""
     count = 0
     for m, n, k, dtype in (
-        (3584, 1, 4736, BF16), (3088, 1, 4736, BF16), (3072, 1, 4736, BF16), (16, 2560, 8192, F16), (16, 2560, 8192, BF16),
-        (512, 1024, 4096, BF16), (8, 8192, 8192, BF16), (1, 8, 4736, BF16), (8, 8, 16_384, BF16), (128, 256, 65_536, BF16),
+        (3584, 1, 4736, BF16), (3088, 1, 4736, BF16), (3072, 1, 4736, BF16), (16, 2560, 8192, F16),
+        (16, 2560, 8192, BF16), (512, 1024, 4096, BF16), (8, 8192, 8192, BF16), (1, 8, 4736, BF16),
+        (8, 8, 16_384, BF16), (128, 256, 65_536, BF16),
     ):  # fmt: skip
         a, b = operands(m, n, k, dtype)
         exact, bound = oracle(a, b)

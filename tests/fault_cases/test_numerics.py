@@ -94,7 +94,7 @@ def test_b29_a_row_of_equal_calls_has_equal_bits(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("out_dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_b30_8_bit_results_are_refused(place: str, out_dtype: torch.dtype) -> None:
     a = torch.ones(16, 16, device=place, dtype=torch.bfloat16)
-    with pytest.raises(RuntimeError, match="^out_dtype: is float8_.* but bfloat16 inputs give bfloat16 or float32"):
+    with pytest.raises(RuntimeError, match=r"^out_dtype: is float8_.* but bfloat16 inputs give bfloat16 or float32"):
         OP(a, a, out_dtype=out_dtype)
 
 
@@ -123,7 +123,7 @@ def test_b30_overflow_rounds_to_infinity(place: str) -> None:
 def test_b31_block_scales_are_refused() -> None:
     a = torch.ones(4, 128, dtype=torch.float8_e4m3fn)
     for scale in (1.5, 1.0001, 1.9999):
-        with pytest.raises(RuntimeError, match="^scale_a: scale tensors are not supported"):
+        with pytest.raises(RuntimeError, match=r"^scale_a: scale tensors are not supported"):
             OP(a, a.t(), scale_a=torch.full((4, 1), scale), scale_b=torch.ones(1, 4))
 
 
@@ -172,7 +172,7 @@ def test_b35_subnormal_numbers_are_kept(place: str) -> None:
 
 @pytest.mark.parametrize("m", [0, 1, 8, 16, 17, 33])
 def test_b36_int8_is_refused(m: int) -> None:
-    with pytest.raises(RuntimeError, match="^a: dtype is int8 but gemm takes"):
+    with pytest.raises(RuntimeError, match=r"^a: dtype is int8 but gemm takes"):
         OP(torch.ones(m, 64, dtype=torch.int8), torch.ones(64, 64, dtype=torch.int8))
 
 

@@ -197,7 +197,7 @@ def test_b26_4_bit_weights_are_refused(place: str) -> None:
 
     assert_no_op("gemm_w4")
     packed = torch.zeros(64, 8, dtype=torch.uint8, device=place)
-    with pytest.raises(RuntimeError, match="^[ab]: dtype is uint8 but gemm takes"):
+    with pytest.raises(RuntimeError, match=r"^[ab]: dtype is uint8 but gemm takes"):
         OP(torch.ones(1, 64, device=place, dtype=torch.bfloat16), packed)
 
 

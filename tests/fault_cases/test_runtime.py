@@ -81,7 +81,7 @@ def test_b40_devices() -> None:
             for what, each in every_way(a, b, outs=(None,)):
                 assert each.device == d.device
                 assert not reference.outside_bound(each, *oracle(a, b)).any(), what
-    with pytest.raises(ValueError, match="^b: is on cuda:1 but a is on cuda:0: all tensors of a call"):
+    with pytest.raises(ValueError, match=r"^b: is on cuda:1 but a is on cuda:0: all tensors of a call"):
         OP(operands["cuda:0"][0], operands["cuda:1"][1])
 
 

@@ -37,7 +37,7 @@ def write_table(path: Path, rows: list[dict[str, Any]], gpu: str = "NVIDIA H200"
     return path
 
 
-# ---- B59: several processes, broken files ---------------------------------------------------------------------------
+# ---- B59: several processes, broken files --------------------------------------------------------------------------
 
 
 def rewrite(path: str, number: int) -> None:
@@ -101,7 +101,7 @@ def test_b59_a_broken_table_is_one_error_and_changes_nothing(damage: str, tmp_pa
         "bytes flipped": bytes(x ^ 0x20 for x in content),
         "another file": b"\x7fELF" + bytes(1000),
     }[damage])  # fmt: skip
-    with pytest.raises(ValueError, match="^table .*t.json"):
+    with pytest.raises(ValueError, match=r"^table .*t.json"):
         tables.load_table(path)
     assert choose(problem, profile("h200"), only_built=False) == chosen
 
@@ -115,7 +115,7 @@ def test_b59_nothing_is_compiled_or_cached_on_disk_at_run_time() -> None:
             assert word not in text, path
 
 
-# ---- B61: the key of a row --------------------------------------------------------------------------------------------
+# ---- B61: the key of a row -----------------------------------------------------------------------------------------
 
 BASE: dict[str, Any] = {"dtype": "bf16"}
 CHANGES: dict[str, dict[str, Any]] = {
@@ -162,7 +162,7 @@ def test_b61_a_row_of_another_gpu_is_never_used(tmp_path: Path, user_tables: Non
         assert decide(problem, profile(model), only_built=False).table_row is None
 
 
-# ---- B62: candidates --------------------------------------------------------------------------------------------------
+# ---- B62: candidates -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -84,7 +84,7 @@ def test_b08_one_rule_for_the_shape_of_c(
         if legal:
             assert call().shape == d_shape, path
         else:
-            with pytest.raises((ValueError, RuntimeError), match="c: shape is .* must broadcast to D's shape"):
+            with pytest.raises((ValueError, RuntimeError), match=r"c: shape is .* must broadcast to D's shape"):
                 call()
     torch._dynamo.reset()
 

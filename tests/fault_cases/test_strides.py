@@ -84,7 +84,7 @@ def test_b15_stride_0_operands(place: str, dtype: torch.dtype) -> None:
         assert_every_way_is_right(x, x, c=c, bias=x[0, :1].expand(size), beta=0.5, outs=(None,))
     a, b = (normal(1, 8, 8, dtype=dtype, device=place).expand(3, 8, 8) for _ in range(2))
     assert_every_way_is_right(a, b)
-    with pytest.raises(ValueError, match="^out: its strides put several elements"):
+    with pytest.raises(ValueError, match=r"^out: its strides put several elements"):
         OP_OUT(two, two.expand(1, 64), out=torch.empty(1, 1, device=place, dtype=dtype).expand(1, 64))
 
 
@@ -152,7 +152,7 @@ def test_b18_out_aliases_an_input(place: str, dtype: torch.dtype, size: int) -> 
 
 def test_b18_batches_that_alias() -> None:
     a = torch.ones(2, 99, 99)
-    with pytest.raises(ValueError, match="^out: shares memory with a"):
+    with pytest.raises(ValueError, match=r"^out: shares memory with a"):
         OP_OUT(a, torch.ones(99, 99), out=a)
 
 

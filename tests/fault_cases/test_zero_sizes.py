@@ -43,7 +43,7 @@ def test_b01_an_empty_sum_writes_every_element(place: str, dtype: torch.dtype, s
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8])
 def test_b01_empty_sums_of_8_bit_types_are_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(RuntimeError, match="^a: dtype is .* but gemm takes float32, float16 and bfloat16"):
+    with pytest.raises(RuntimeError, match=r"^a: dtype is .* but gemm takes float32, float16 and bfloat16"):
         OP(torch.empty(3, 0, dtype=dtype), torch.empty(0, 4, dtype=dtype))
 
 
@@ -101,7 +101,7 @@ def test_b03_scaled_8_bit_operands_are_refused(m: int, n: int, k: int) -> None:
     a, b = torch.empty(m, k, dtype=torch.float8_e4m3fn), torch.empty(n, k, dtype=torch.float8_e4m3fn).t()
     with pytest.raises(RuntimeError, match=r"^scale_a: scale tensors are not supported"):
         OP(a, b, scale_a=torch.ones(m, 1), scale_b=torch.ones(1, n))
-    with pytest.raises(RuntimeError, match="^a: dtype is float8_e4m3fn but"):
+    with pytest.raises(RuntimeError, match=r"^a: dtype is float8_e4m3fn but"):
         OP(a, b)
 
 
