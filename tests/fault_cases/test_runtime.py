@@ -123,8 +123,10 @@ def test_b41_threads_share_no_state_of_a_call() -> None:
 
 
 def test_b43_descriptors_belong_to_their_call() -> None:
-    """Shapes alternate on one stream without a pause, 200 times: a descriptor edited in place would serve the wrong
-    call. Bits are compared, since an error in one tile hides in an aggregate norm.
+    """Shapes alternate on one stream without a pause, 200 times.
+
+    A descriptor edited in place would serve the wrong call. Bits are compared, since an error in one tile hides in an
+    aggregate norm.
     """
     sizes = [128, 128, 256, 256, 128, 256, 256, 256]
     a, b = normal(768, 256, dtype=BF16, device="cuda"), normal(2048, 256, dtype=BF16, device="cuda")

@@ -122,7 +122,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "major of A": {"major_a": "m"}, "major of B": {"major_b": "n"}, "dtype": {"dtype": "f16"},
     "dtype of D": {"out_dtype": "f32"}, "activation": {"activation": "silu"}, "bias": {"bias": "bf16"},
     "C": {"c": "bf16"}, "alpha": {"alpha": 0.5}, "batch": {"batch": 3}, "alignment": {"align_bytes": 2},
-    "leading dimension": {"lda": 4100}, "leading dimension of D": {"ldd": 4097}, "schedule": {"schedule": "data_parallel"},
+    "leading dimension": {"lda": 4100}, "leading dimension of D": {"ldd": 4097},
+    "schedule": {"schedule": "data_parallel"},
     "splits": {"splits": 1},
 }  # fmt: skip
 
