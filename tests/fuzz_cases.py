@@ -90,12 +90,20 @@ def draw_case(draw: Draw, *, largest: int = 300, elements: int = 1 << 17, depth:
     if chance(draw, 12):
         k = min(draw.choice((512, 1000, 1024, 1536, 2056, 4096)), depth)
     batch = draw.choice((0, 1, 2, 3, 5)) if chance(draw, 25) else None
+    # What kernels with 16-byte accesses take, and then what TMA takes: else they would hardly ever run.
+    aligned = chance(draw, 45)
+    if aligned and chance(draw, 65):
+        m, n, k = (-(-x // 8) * 8 for x in (m, n, k))
     m = min(m, elements // max(n * (batch or 1), 1))
-    case = Case(m, n, k, batch, a=layout(draw), b=layout(draw))
+    if aligned:
+        a, b = (Layout(draw.choice(("rows", "cols")), 8, draw.choice((0, 0, 8, 24))) for _ in range(2))
+    else:
+        a, b = layout(draw), layout(draw)
+    case = Case(m, n, k, batch, a=a, b=b)
     if batch is not None:
         case = replace(case, shared=draw.choice(("", "", "a", "b")))
     if chance(draw, 50):
-        case = replace(case, out=layout(draw, out=True))
+        case = replace(case, out=Layout(ld_multiple=8) if aligned else layout(draw, out=True))
     case = replace(case, out_dtype=draw.choice((None, None, "f32")))
     if chance(draw, 40):
         kinds = (

@@ -2,10 +2,10 @@
 
     python tests/gpu/fuzz.py --problems 20000 --seconds 90 [--seed N]
 
-A quarter of the problems run the selector's plan, the others a kernel drawn from those that take the problem. Operands
-and out lie in buffers of NaN that must not change, D and workspaces come from memory full of NaN. The float64 result
-is computed on the GPU. Problem i of seed s is RandomDraw(s + i): a failure is shrunk, printed as a Case for
-tests/problems.py (FOUND), and fails the run. Writes tests/gpu_record/fuzz.json.
+A quarter of the problems run the selector's plan, the others that kernel of those that take it which has run least.
+Operands and out lie in buffers of NaN that must not change, D and workspaces come from memory full of NaN. The float64
+result is computed on the GPU. Problem i of seed s is drawn by RandomDraw(s * SEED_STRIDE + i). A failure is shrunk,
+printed as a Case for tests/problems.py (FOUND), and fails the run. Writes tests/gpu_record/fuzz.json.
 """
 
 from __future__ import annotations
@@ -57,32 +57,37 @@ def kernels_for(inst: Instance, device: _C.Device) -> tuple[list[str], bool]:
     names = [
         name
         for name, spec in KERNELS.items()
-        if spec.dtype_a == checked.problem.a.dtype
+        if not checked.empty
+        and spec.dtype_a == checked.problem.a.dtype
         and _C.built_for(name, device.capability)
         and not _C.supports(name, checked.problem, device)
     ]
     return names, checked.empty
 
 
-def run_case(case: Case, dtype: str, pick: int, device: _C.Device, tally: Tally | None = None) -> list[str]:
-    """The faults of one problem. pick: -1 the selector's plan, else which of the kernels that take it."""
+def run_case(case: Case, dtype: str, kernel: str | None, device: _C.Device, tally: Tally) -> tuple[str, list[str]]:
+    """(the kernel, or "" for the selector's; the faults) of one problem.
+
+    kernel: "" the selector's plan; a name that kernel, no fault where it does not take the problem; None one of those
+    that take it, which has run least so far.
+    """
     inst = problems.instance.__wrapped__(case, dtype)
-    tally = tally or Tally()
     if case.numerics == "batch_invariant":
-        return expect_refusal(inst, "numerics: 'batch_invariant' is not supported", tally)
+        return "", expect_refusal(inst, "numerics: 'batch_invariant' is not supported", tally)
     names, empty = kernels_for(inst, device)
     tally.empty += empty
-    teaching = [name for name in names if KERNELS[name].teaching]
-    if not empty and len(names) == len(teaching) and (pick < 0 or not names):
-        return expect_refusal(inst, "no kernel can run", tally)
-    kernel = None if pick < 0 or not names else names[pick % len(names)]
+    if kernel and kernel not in names:
+        return kernel, []
     if kernel is None:
-        tally.selected += 1
-    else:
+        kernel = min(names, key=lambda name: (tally.kernels[name], name), default="")
+    if not kernel and not empty and all(KERNELS[name].teaching for name in names):
+        return "", expect_refusal(inst, "no kernel can run", tally)
+    if kernel:
         tally.kernels[kernel] += 1
+    else:
+        tally.selected += 1
     out = inst.new_out()
-    faults = inst.faults(inst.run(out, kernel=kernel), out)
-    return [f"{kernel or 'the selector'}: {fault}" for fault in faults]
+    return kernel, inst.faults(inst.run(out, kernel=kernel or None), out)
 
 
 def expect_refusal(inst: Instance, sentence: str, tally: Tally) -> list[str]:
@@ -94,11 +99,11 @@ def expect_refusal(inst: Instance, sentence: str, tally: Tally) -> list[str]:
     return [f"was not refused with {sentence!r}"]
 
 
-def faults_or_error(case: Case, dtype: str, pick: int, device: _C.Device, tally: Tally | None = None) -> list[str]:
+def attempt(case: Case, dtype: str, kernel: str | None, device: _C.Device, tally: Tally) -> tuple[str, list[str]]:
     try:
-        return run_case(case, dtype, pick, device, tally)
+        return run_case(case, dtype, kernel, device, tally)
     except (ValueError, RuntimeError) as error:
-        return [f"raised {type(error).__name__}: {error}"]
+        return kernel or "", [f"raised {type(error).__name__}: {error}"]
 
 
 def fuzz(arguments: argparse.Namespace, device: _C.Device) -> tuple[Tally, float]:
@@ -107,17 +112,18 @@ def fuzz(arguments: argparse.Namespace, device: _C.Device) -> tuple[Tally, float
     while tally.problems < arguments.problems and time.perf_counter() - start < arguments.seconds:
         draw = RandomDraw(arguments.seed * SEED_STRIDE + tally.problems)
         case, dtype = draw_case(draw)
-        pick = draw.integer(0, 1 << 20) if draw.integer(0, 3) else -1
+        wanted = "" if draw.integer(0, 3) == 0 else None
         if tally.problems % 16 == 0:
             torch.full((1 << 22,), torch.nan, device="cuda")  # what the allocator cuts workspaces from
         tally.problems += 1
         tally.dtypes[dtype] += 1
-        faults = faults_or_error(case, dtype, pick, device, tally)
+        kernel, faults = attempt(case, dtype, wanted, device, tally)
         if faults:
-            simplest = shrink(case, lambda x, dtype=dtype, pick=pick: bool(faults_or_error(x, dtype, pick, device)), 60)
-            again = faults_or_error(simplest, dtype, pick, device) or faults
+            simplest = shrink(case, lambda x, t=dtype, k=kernel: bool(attempt(x, t, k, device, Tally())[1]), 60)
+            faults = attempt(simplest, dtype, kernel, device, Tally())[1] or faults
             tally.failures.append(
-                f"seed {arguments.seed}, problem {tally.problems - 1}: {dtype} {simplest!r}: {again[0]}"
+                f"seed {arguments.seed}, problem {tally.problems - 1}, {kernel or 'the selector'}, {dtype}, "
+                f"{simplest!r}: {faults[0]}"
             )
             print(tally.failures[-1], flush=True)
             if len(tally.failures) >= arguments.max_failures:
