@@ -21,6 +21,16 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+// One arrival at a barrier of this CTA.
+__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// One arrival at a barrier of any CTA of the cluster; `mapped` is an address of map_to_cta (cluster.cuh).
+__device__ __forceinline__ void mbarrier_arrive_at_cta(uint32_t mapped) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(mapped) : "memory");
+}
+
 // Waits until the phase of this parity (0 for the first) is complete.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
