@@ -9,6 +9,7 @@
 #include "kernels/cutlass/specs.h"
 #include "kernels/simt/specs.h"
 #include "kernels/sm80/specs.h"
+#include "kernels/sm90/specs.h"
 
 namespace gemmx {
 
@@ -25,6 +26,11 @@ namespace kernels {
 #define GEMMX_SM80_KERNEL GEMMX_DECLARE
 #else
 #define GEMMX_SM80_KERNEL GEMMX_SKIP
+#endif
+#ifdef GEMMX_ARCHS_SM90
+#define GEMMX_SM90_KERNEL GEMMX_DECLARE
+#else
+#define GEMMX_SM90_KERNEL GEMMX_SKIP
 #endif
 #ifdef GEMMX_ARCHS_CUTLASS_SM90
 #define GEMMX_CUTLASS_SM90_KERNEL GEMMX_DECLARE
@@ -44,6 +50,7 @@ namespace kernels {
 #include "kernels/all_instances.inc"
 #undef GEMMX_SIMT_KERNEL
 #undef GEMMX_SM80_KERNEL
+#undef GEMMX_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM100_KERNEL
 #undef GEMMX_CUBLASLT_KERNEL
@@ -56,6 +63,7 @@ namespace {
 // Specs of every row, built or not.
 #define GEMMX_SIMT_KERNEL(NAME, ...) GEMMX_SIMT_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_SM80_KERNEL(NAME, ...) GEMMX_SM80_SPEC(NAME, __VA_ARGS__),
+#define GEMMX_SM90_KERNEL(NAME, ...) GEMMX_SM90_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_CUTLASS_SM90_KERNEL(NAME, ...) GEMMX_CUTLASS_SM90_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_CUTLASS_SM100_KERNEL(NAME, ...) GEMMX_CUTLASS_SM100_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_CUBLASLT_KERNEL(NAME, ...) GEMMX_CUBLASLT_SPEC(NAME, __VA_ARGS__),
@@ -64,6 +72,7 @@ const KernelSpec kSpecs[] = {
 };
 #undef GEMMX_SIMT_KERNEL
 #undef GEMMX_SM80_KERNEL
+#undef GEMMX_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM100_KERNEL
 #undef GEMMX_CUBLASLT_KERNEL
@@ -90,6 +99,12 @@ constexpr int kArchsSm80[] = {GEMMX_ARCHS_SM80};
 #define GEMMX_SM80_KERNEL(NAME, ...) Built{&kernels::NAME, kArchsSm80},
 #else
 #define GEMMX_SM80_KERNEL GEMMX_NOT_BUILT
+#endif
+#ifdef GEMMX_ARCHS_SM90
+constexpr int kArchsSm90[] = {GEMMX_ARCHS_SM90};
+#define GEMMX_SM90_KERNEL(NAME, ...) Built{&kernels::NAME, kArchsSm90},
+#else
+#define GEMMX_SM90_KERNEL GEMMX_NOT_BUILT
 #endif
 #ifdef GEMMX_ARCHS_CUTLASS_SM90
 constexpr int kArchsCutlassSm90[] = {GEMMX_ARCHS_CUTLASS_SM90};
