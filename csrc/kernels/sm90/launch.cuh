@@ -9,9 +9,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "device/epilogue/split_k_reduce.cuh"
 #include "kernels/sm90/gemm.cuh"
 #include "kernels/sm90/pack.cuh"
+#include "kernels/sm90/reduce.h"
 #include "kernels/sm90/tensor_map.h"
 
 namespace gemmx::sm90 {
@@ -83,10 +83,8 @@ struct Launcher {
     params.epilogue = partials ? device::make_partial_params(p, partial_tiles) : epilogue;
     launch(spec, state, params, stream);
     if (!partials) return;
-    const device::ReduceParams reduce{epilogue, static_cast<const float*>(partial_tiles), p.batch, params.splits};
-    const int64_t blocks = ceil_div(p.batch * p.m * ceil_div(p.n, 4), device::kReduceThreads);
-    device::split_k_reduce_kernel<Config><<<static_cast<unsigned>(blocks), device::kReduceThreads, 0, stream>>>(reduce);
-    check(cudaGetLastError(), spec.name, "launch of the split-K reduction");
+    launch_split_k_reduce(spec.name, {epilogue, static_cast<const float*>(partial_tiles), p.batch, params.splits},
+                          stream);
   }
 
  private:
