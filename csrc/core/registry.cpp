@@ -10,6 +10,7 @@
 #include "kernels/ladder/specs.h"
 #include "kernels/simt/specs.h"
 #include "kernels/sm80/specs.h"
+#include "kernels/sm90/specs.h"
 
 namespace gemmx {
 
@@ -26,6 +27,11 @@ namespace kernels {
 #define GEMMX_SM80_KERNEL GEMMX_DECLARE
 #else
 #define GEMMX_SM80_KERNEL GEMMX_SKIP
+#endif
+#ifdef GEMMX_ARCHS_SM90
+#define GEMMX_SM90_KERNEL GEMMX_DECLARE
+#else
+#define GEMMX_SM90_KERNEL GEMMX_SKIP
 #endif
 #ifdef GEMMX_ARCHS_CUTLASS_SM90
 #define GEMMX_CUTLASS_SM90_KERNEL GEMMX_DECLARE
@@ -55,6 +61,7 @@ namespace kernels {
 #include "kernels/all_instances.inc"
 #undef GEMMX_SIMT_KERNEL
 #undef GEMMX_SM80_KERNEL
+#undef GEMMX_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM100_KERNEL
 #undef GEMMX_LADDER_KERNEL
@@ -69,6 +76,7 @@ namespace {
 // Specs of every row, built or not.
 #define GEMMX_SIMT_KERNEL(NAME, ...) GEMMX_SIMT_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_SM80_KERNEL(NAME, ...) GEMMX_SM80_SPEC(NAME, __VA_ARGS__),
+#define GEMMX_SM90_KERNEL(NAME, ...) GEMMX_SM90_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_CUTLASS_SM90_KERNEL(NAME, ...) GEMMX_CUTLASS_SM90_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_CUTLASS_SM100_KERNEL(NAME, ...) GEMMX_CUTLASS_SM100_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_LADDER_KERNEL(NAME, ...) GEMMX_LADDER_SPEC(NAME, __VA_ARGS__),
@@ -79,6 +87,7 @@ const KernelSpec kSpecs[] = {
 };
 #undef GEMMX_SIMT_KERNEL
 #undef GEMMX_SM80_KERNEL
+#undef GEMMX_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM100_KERNEL
 #undef GEMMX_LADDER_KERNEL
@@ -107,6 +116,12 @@ constexpr int kArchsSm80[] = {GEMMX_ARCHS_SM80};
 #define GEMMX_SM80_KERNEL(NAME, ...) Built{&kernels::NAME, kArchsSm80},
 #else
 #define GEMMX_SM80_KERNEL GEMMX_NOT_BUILT
+#endif
+#ifdef GEMMX_ARCHS_SM90
+constexpr int kArchsSm90[] = {GEMMX_ARCHS_SM90};
+#define GEMMX_SM90_KERNEL(NAME, ...) Built{&kernels::NAME, kArchsSm90},
+#else
+#define GEMMX_SM90_KERNEL GEMMX_NOT_BUILT
 #endif
 #ifdef GEMMX_ARCHS_CUTLASS_SM90
 constexpr int kArchsCutlassSm90[] = {GEMMX_ARCHS_CUTLASS_SM90};
