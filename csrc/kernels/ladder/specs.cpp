@@ -81,11 +81,8 @@ std::string supports_tma(const KernelSpec& s, const Problem& p, const Device& d)
   return reason;
 }
 
-std::string supports_tma_store(const KernelSpec& s, const Problem& p, const Device& d) {
-  std::string reason = supports_tma(s, p, d);
-  if (reason.empty() && p.d.major != Major::n) reason = "stores D by TMA, which needs it row-major";
-  if (reason.empty()) reason = check_tma("out", p.d, rows(p.d, p.d.row_stride));
-  return reason;
+bool can_store_by_tma(const Problem& p) {
+  return !p.has_c() && p.d.major == Major::n && check_tma("out", p.d, rows(p.d, p.d.row_stride)).empty();
 }
 
 }  // namespace gemmx::ladder

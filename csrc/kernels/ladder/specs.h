@@ -28,8 +28,8 @@ Rows rows_of_b(const KernelSpec&, const Problem&);
 std::string supports(const KernelSpec&, const Problem&, const Device&);
 // Rungs 6 and 7: what TMA can describe.
 std::string supports_tma(const KernelSpec&, const Problem&, const Device&);
-// Rung 7: also stores D by TMA.
-std::string supports_tma_store(const KernelSpec&, const Problem&, const Device&);
+// Whether D can leave by TMA; otherwise rung 7 takes the general epilogue.
+bool can_store_by_tma(const Problem&);
 
 constexpr KernelSpec make_spec(const char* name, const Row& r) {
   KernelSpec s;
@@ -56,8 +56,7 @@ constexpr KernelSpec make_sm90_spec(const char* name, const Row& r) {
   KernelSpec s = make_spec(name, r);
   s.min_capability = s.max_capability = 90;
   s.numerics = NumericsClass::wgmma;
-  s.supports = r.cluster.m > 1 ? supports_tma_store : supports_tma;
-  if (r.cluster.m > 1) s.dtype_d = r.dtype;
+  s.supports = supports_tma;
   return s;
 }
 
