@@ -113,7 +113,8 @@ def _why(decision: Decision) -> str:
     if decision.table_row is not None:
         return f"measured table {decision.reason}"
     if decision.problem.kernel:
-        return "asked for by name"
+        teaching = "; a teaching kernel, the prediction is that of a tuned kernel with its tile"
+        return "asked for by name" + (teaching if decision.chosen.kernel.teaching else "")
     others = [c for c in decision.candidates if c is not decision.chosen]
     if not others:
         return "the only kernel that can run it"
