@@ -27,6 +27,7 @@
 #include "device/epilogue/staged_store.cuh"
 #include "device/epilogue/tma_tile_store.cuh"
 #include "device/mainloop/wgmma_mainloop.cuh"
+#include "device/ptx/named_barrier.cuh"
 #include "device/ptx/setmaxnreg.cuh"
 #include "device/scheduler/tile_scheduler.cuh"
 #include "kernels/sm90/specs.h"
@@ -102,7 +103,8 @@ struct Place {
   __device__ static __forceinline__ Place current(const GemmParams& p) {
     const uint32_t splits = p.output == Output::cluster ? p.splits : 1;
     const uint32_t size = Config::kCtas * splits;
-    const uint32_t rank = blockIdx.x % size;  // clusters are one-dimensional; uniform for the compiler, unlike a register
+    const uint32_t rank =
+        blockIdx.x % size;  // clusters are one-dimensional; uniform for the compiler, unlike a register
     const uint32_t in_group = rank % Config::kCtas;
     return {blockIdx.x / size,
             gridDim.x / size,
@@ -197,6 +199,10 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
       }
     }
     Mainloop::run(acc, shared.ring, smem_stages, at, w.k_tiles, first_row, lane, place.first);
+    // One tile a CTA then: the fp32 tile goes where the stages were, once every consumer is done with them.
+    if (p.output == Output::cluster && !Config::kPingpong && Config::kWarpgroups > 1) {
+      device::ptx::named_barrier_sync(1, 128 * Config::kWarpgroups);
+    }
 #pragma unroll
     for (int block = 0; block < Config::kBlocks; ++block) {
       const int row = first_row + 64 * block + 16 * warp;
@@ -212,14 +218,13 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
         Staged::run(p.epilogue, w.plane, w.m + row, w.n, acc[block], reinterpret_cast<float*>(buffer), lane);
       }
     }
-    if (p.output == Output::cluster) {
-      // One tile a CTA: the launch has a cluster for every tile, so that the stages are free.
-      device::ptx::cluster_sync();
-      Reduce::reduce(p.epilogue, w.batch, Config::kSwap ? w.n : w.m, Config::kSwap ? w.m : w.n, smem_stages,
-                     static_cast<int>(place.splits), static_cast<int>(place.split),
-                     place.m + place.n * Config::kClusterM, Config::kCtas, static_cast<int>(threadIdx.x),
-                     128 * Config::kWarpgroups);
-    }
+  }
+  if (p.output == Output::cluster) {
+    device::ptx::cluster_sync();
+    const WorkTile w = work_tile(p, place, place.cluster);
+    Reduce::reduce(p.epilogue, w.batch, Config::kSwap ? w.n : w.m, Config::kSwap ? w.m : w.n, smem_stages,
+                   static_cast<int>(place.splits), static_cast<int>(place.split), place.m + place.n * Config::kClusterM,
+                   Config::kCtas, static_cast<int>(threadIdx.x), 128 * Config::kWarpgroups);
   }
   if constexpr (!Config::kSwap) Tma::drain(lane);
 }

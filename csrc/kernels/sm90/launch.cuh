@@ -93,9 +93,11 @@ struct Launcher {
     params.batch = static_cast<int>(p.batch);
   }
 
+  // TMA clips rows of D at multiples of 16 bytes only, so that N must be one.
   static bool stores_by_tma(const Problem& p) {
-    return !Config::kSwap && !p.has_c() && p.activation == Activation::none && p.d.major == Major::n &&
-           vector_bytes(p.d) >= 16 && p.d.leading_dimension() < (int64_t{1} << 40) / size_of(p.d.dtype);
+    return !Config::kSwap && p.n * size_of(p.d.dtype) % 16 == 0 && !p.has_c() && p.activation == Activation::none &&
+           p.d.major == Major::n && vector_bytes(p.d) >= 16 &&
+           p.d.leading_dimension() < (int64_t{1} << 40) / size_of(p.d.dtype);
   }
 
   static CUtensorMap encode_d(const KernelSpec& spec, const Problem& p) {
