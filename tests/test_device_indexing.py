@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -174,7 +175,7 @@ def test_every_order_visits_every_tile_once(tiles: tuple[int, int], raster: str,
 @pytest.mark.parametrize("side", [1, 2, 4, 8, 16, 32])
 def test_hilbert_walks_to_a_neighbour(side: int) -> None:
     order = t.tile_order(side, side, 1, 1, "along_m", t.hilbert)
-    steps = [abs(a[0] - b[0]) + abs(a[1] - b[1]) for a, b in zip(order, order[1:], strict=False)]
+    steps = [abs(a[0] - b[0]) + abs(a[1] - b[1]) for a, b in pairwise(order)]
     assert steps == [1] * (side * side - 1)
 
 

@@ -84,7 +84,7 @@ def test_fp32_rungs_multiply_in_fp32(spec: _C.KernelSpec) -> None:
 
 @each_rung
 def test_only_tma_needs_aligned_rows(spec: _C.KernelSpec) -> None:
-    reason = refusal(spec, k=257) or refusal(spec, align_bytes=spec.dtype_a == "f32" and 4 or 2)
+    reason = refusal(spec, k=257) or refusal(spec, align_bytes=4 if spec.dtype_a == "f32" else 2)
     if spec in RUNGS[6:]:
         assert reason.startswith("moves a by TMA, which needs its address and row stride at multiples of 16 bytes")
     else:

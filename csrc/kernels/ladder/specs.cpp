@@ -81,8 +81,10 @@ std::string supports_tma(const KernelSpec& s, const Problem& p, const Device& d)
   return reason;
 }
 
+// TMA clips rows of D at multiples of 16 bytes only, so that N must be one.
 bool can_store_by_tma(const Problem& p) {
-  return !p.has_c() && p.d.major == Major::n && check_tma("out", p.d, rows(p.d, p.d.row_stride)).empty();
+  return !p.has_c() && p.d.major == Major::n && p.n * size_of(p.d.dtype) % 16 == 0 &&
+         check_tma("out", p.d, rows(p.d, p.d.row_stride)).empty();
 }
 
 }  // namespace gemmx::ladder
