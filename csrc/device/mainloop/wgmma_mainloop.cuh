@@ -20,11 +20,12 @@ struct WgmmaMainloop {
   static constexpr int kStageBytes = TileA::kBytes + TileB::kBytes;
   static constexpr int kStepK = 16;  // of one instruction
 
-  // Multiplies k_tiles >= 1 stages from `at` on. `row`: the warpgroup's first row in the tile. first_cta: of the CTAs that
-  // share the stages.
+  // Multiplies k_tiles >= 1 stages from `at` on. `row`: the warpgroup's first row in the tile. first_cta: of the CTAs
+  // that share the stages. all_full() is called when the last stage has been waited for and its wgmma run.
+  template <class AllFull>
   __device__ static __forceinline__ void run(Accumulators& acc, const Ring<Config::kStages>& ring, uint32_t smem_stages,
                                              RingState<Config::kStages>& at, int k_tiles, int row, int lane,
-                                             uint32_t first_cta) {
+                                             uint32_t first_cta, AllFull all_full) {
     ring.wait_full(at);
     issue(acc, smem_stages + at.stage * kStageBytes, row, 0);
     uint32_t previous = at.stage;
@@ -38,6 +39,7 @@ struct WgmmaMainloop {
       previous = at.stage;
       at.advance();
     }
+    all_full();
     ptx::wgmma_wait<0>();
     hold(acc);
     ring.template release<Config::kCtas>(previous, lane, first_cta);

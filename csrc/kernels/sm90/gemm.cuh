@@ -8,8 +8,9 @@
 //   warpgroup W          one thread fills the stages by TMA, the rest of the warpgroup only gives up its registers
 //
 //   cooperative   the W consumers work on one tile, tile.m / W rows each
-//   pingpong      consumer w takes every W-th tile, so that one's epilogue runs behind the other's wgmma. Stages are
-//                 filled in the order of tiles, which alone keeps the consumers in turn
+//   pingpong      consumer w takes every W-th tile, so that one's epilogue runs behind the other's wgmma. A consumer
+//                 starts when the one before it has seen all its stages full: a parity tells only neighbouring rounds
+//                 of the ring apart, so nobody may wait for a round before the one before it is complete
 //
 // Cluster of CM x 1 (1 x CN) CTAs: neighbours along M (N) share the tile of B (A); each loads a slice of it and
 // multicasts it to all. Split-K of up to 8 CTAs is a cluster too: its CTAs take one cut of K each (cluster_reduce.cuh).
@@ -168,6 +169,10 @@ __device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Confi
   }
 }
 
+// Named barriers of the consumers.
+inline constexpr int kAllConsumers = 1;
+inline constexpr int kTurn = 2;  // kTurn + w: consumer w may start its tile (ping-pong)
+
 // One consumer warpgroup.
 template <class Config>
 __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Config>& shared, const Place<Config>& place,
@@ -179,6 +184,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   static_assert(Staged::kBytes <= kEpilogueBytesOfWarp && Tma::kBytes <= kEpilogueBytesOfWarp,
                 "a warp's epilogue buffer holds what both epilogues need");
   static_assert(Reduce::kBytes <= sizeof(shared.stages), "the stages hold the fp32 tile of split-K");
+  using device::ptx::named_barrier_arrive, device::ptx::named_barrier_sync;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32 % 4;
   const int first_row = Config::kPingpong ? 0 : warpgroup * Config::kRowsOfWarpgroup;
@@ -198,10 +204,13 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
         continue;
       }
     }
-    Mainloop::run(acc, shared.ring, smem_stages, at, w.k_tiles, first_row, lane, place.first);
+    if (Config::kPingpong && index != place.cluster) named_barrier_sync(kTurn + warpgroup, 2 * 128);
+    Mainloop::run(acc, shared.ring, smem_stages, at, w.k_tiles, first_row, lane, place.first, [&] {
+      if (Config::kPingpong && index + place.clusters < p.tiles) named_barrier_arrive(kTurn + turn, 2 * 128);
+    });
     // One tile a CTA then: the fp32 tile goes where the stages were, once every consumer is done with them.
     if (p.output == Output::cluster && !Config::kPingpong && Config::kWarpgroups > 1) {
-      device::ptx::named_barrier_sync(1, 128 * Config::kWarpgroups);
+      named_barrier_sync(kAllConsumers, 128 * Config::kWarpgroups);
     }
 #pragma unroll
     for (int block = 0; block < Config::kBlocks; ++block) {
