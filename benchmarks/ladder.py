@@ -7,7 +7,8 @@
 Four kinds of rows:
   rung    a rung beside torch.mm of the same precision (fp32 without TF32), one row a size; at 4096 with its counters
   order   rung 5 or 7 with one order of its tiles, beside the other orders and torch.mm, with its counters
-  ceiling the production kernel that multiplies by mma.sync, at 4096: what rung 5 can reach
+  ceiling at 4096, what rung 5 can reach: the production kernel that multiplies by mma.sync, and as many mma.sync as
+          the product takes from registers alone
   torch   the counters of torch.mm at 4096
 Afterwards `python benchmarks/ladder_report.py` writes docs/ladder.md and its plots.
 
@@ -58,6 +59,7 @@ ORDERS: dict[str, tuple[str, int]] = {
     "Hilbert": ("along_n", HILBERT),
 }
 MMA_SYNC = "sm80_gemm_bf16_bf16_f32_any_kk_128x256x64_w64x64_s3"  # the production kernel of rung 5's kind
+MMA_RATE = "mma.sync from registers"
 # An fp32 round at 8192 takes a second: few are enough, and all that fits into the minutes that a ladder may take.
 SLOW = {"min_rounds": 3, "warmup_us": 1.0, "budget_us": 1.0}
 USUAL = {"budget_us": 200_000.0}
@@ -113,6 +115,17 @@ def fill(rows: dict[str, dict[str, Any]], timings: dict[str, Timing], flops: flo
         )
 
 
+def mma_rate_arm(flops: int, sm_count: int) -> Arm:
+    """mma.sync on every SM without a memory access, as many as a product of so many FLOPs takes (to 0.1 %)."""
+    sink = torch.empty(1, dtype=torch.float32, device="cuda")
+    iterations = round(flops / (sm_count * _C.mma_rate_flops()))
+
+    def run(i: int) -> None:
+        _C.mma_rate(iterations, sink.data_ptr(), sm_count, torch.cuda.current_stream().cuda_stream)
+
+    return run
+
+
 def measure_size(size: int, dtype: str, device: Any) -> list[dict[str, Any]]:
     """Every rung of this dtype beside torch; at 4096 also the production kernel that uses mma.sync."""
     row = cube(size, dtype)
@@ -134,6 +147,10 @@ def measure_size(size: int, dtype: str, device: Any) -> list[dict[str, Any]]:
                 arms[name] = case.arm(call)
             except RuntimeError as error:
                 rows[name] |= {"status": "failed", "reason": str(error)}
+        if size == COUNTED_SIZE and dtype == "bf16":
+            rows[MMA_RATE] = {"kind": "ceiling", "name": MMA_RATE, "size": size, "dtype": dtype, "status": "measured"}
+            rows[MMA_RATE]["error"] = 0.0
+            arms[MMA_RATE] = mma_rate_arm(row.flops, device.sm_count)
         options = SLOW if dtype == "f32" and size > COUNTED_SIZE else USUAL
         fill(rows, time_arms(arms, sets=case.sets, **options), row.flops)  # type: ignore[arg-type]
     return list(rows.values())

@@ -141,7 +141,8 @@ def folk_block(rows: Rows) -> str:
 
 def ceiling_block(rows: Rows) -> str:
     found = of_kind(rows, "rung", name="ladder_5_mma_sync", size=SIZE) + of_kind(rows, "ceiling")
-    lines = [[f"`{r['name']}`", spread(r), number(r["tflops"])] for r in found]
+    names = {r["name"]: f"`{r['name']}`" if "_" in r["name"] else r["name"] for r in found}
+    lines = [[names[r["name"]], spread(r), number(r["tflops"])] for r in found]
     return table(["at 4096", "% of cuBLAS (p10, p90)", "TFLOP/s"], lines)
 
 
