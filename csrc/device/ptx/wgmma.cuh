@@ -42,9 +42,11 @@ __device__ __forceinline__ constexpr uint64_t swizzled_descriptor(uint32_t block
   return kSwizzle128 | kStrideOf8Rows | (uint64_t{block_stride >> 4} << 16);
 }
 
-// The descriptor with the tile at this address of shared memory (below 256 KB, a multiple of 16).
+// The descriptor with the tile at this address of shared memory, a multiple of 16. The low 18 bits are the offset in
+// the CTA's shared memory; in a cluster the CTA's rank stands above them, which must not reach the descriptor's next
+// field.
 __device__ __forceinline__ uint64_t at_address(uint64_t descriptor, uint32_t smem_address) {
-  return descriptor | (smem_address >> 4);
+  return descriptor | ((smem_address & 0x3FFFF) >> 4);
 }
 
 }  // namespace gemmx::device::ptx

@@ -15,7 +15,8 @@
 // Cluster of CM x 1 (1 x CN) CTAs: neighbours along M (N) share the tile of B (A); each loads a slice of it and
 // multicasts it to all. Split-K of up to 8 CTAs is a cluster too: its CTAs take one cut of K each (cluster_reduce.cuh).
 //
-// Alignment: A and B 16 bytes at the start of every row (TMA); C, D, bias: any.
+// Alignment: A and B 16 bytes at the start of every row (TMA), which launch.cuh sees to; C, D, bias: any.
+// Started while the kernel before it still runs (programmatic dependent launch): it waits before it touches memory.
 // Shared memory: [stage 0: A, B] ... [stage S-1: A, B] [2 x 2 KB for each consumer warp's stores] [barriers]; with
 // split-K in a cluster the stages hold the fp32 tile at the end.
 #pragma once
@@ -28,6 +29,7 @@
 #include "device/epilogue/staged_store.cuh"
 #include "device/epilogue/tma_tile_store.cuh"
 #include "device/mainloop/wgmma_mainloop.cuh"
+#include "device/ptx/griddepcontrol.cuh"
 #include "device/ptx/named_barrier.cuh"
 #include "device/ptx/setmaxnreg.cuh"
 #include "device/scheduler/tile_scheduler.cuh"
@@ -259,6 +261,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1) gemm_kernel(const __grid_
   } else {
     __syncthreads();
   }
+  device::ptx::let_next_kernel_start();
+  device::ptx::wait_for_earlier_kernels();
 
   if (warpgroup == Config::kWarpgroups) {
     if constexpr (Config::kMovesRegisters) device::ptx::setmaxnreg_decrease<Config::kProducerRegisters>();

@@ -1,4 +1,4 @@
-// Launches the wgmma kernel of a row.
+// Launches the wgmma kernel of a row, after a packing copy of the operands that TMA can't read (pack.cuh).
 //
 // prepare() does what one Problem needs once: it encodes the TMA descriptors around a placeholder address, works out
 // the grid and sets the kernel's attributes. run() copies the parameters, puts addresses and values in, and launches.
@@ -11,6 +11,7 @@
 
 #include "device/epilogue/split_k_reduce.cuh"
 #include "kernels/sm90/gemm.cuh"
+#include "kernels/sm90/pack.cuh"
 #include "kernels/sm90/tensor_map.h"
 
 namespace gemmx::sm90 {
@@ -29,6 +30,8 @@ struct Launcher {
     GemmParams params;
     int cluster;  // CTAs
     int ctas;
+    PackedBytes packed;          // in the workspace, before the partials
+    PackOperand pack_a, pack_b;  // without addresses; no rows where the operand is read as it lies
   };
 
   static Prepared prepare(const KernelSpec& spec, const Problem& p, const Plan& plan, const Device& device) {
@@ -40,7 +43,13 @@ struct Launcher {
       throw std::runtime_error(std::string(spec.name) + ": the plan has " + std::to_string(splits) +
                                " splits, more than K=" + std::to_string(p.k) + " can be cut into");
     }
-    encode(spec, p, params);
+    state->packed = packed_bytes(spec, p);
+    Problem read = p;  // as the kernel reads it
+    if (state->packed.a > 0)
+      state->pack_a = pack_operand(read.a, spec.major_a == Major::k, p.m, read.a.row_stride, read.a.col_stride, p);
+    if (state->packed.b > 0)
+      state->pack_b = pack_operand(read.b, spec.major_b == Major::k, p.n, read.b.col_stride, read.b.row_stride, p);
+    encode(spec, read, params);
     params.output = in_cluster ? Output::cluster : splits == 1 && stores_by_tma(p) ? Output::tma : Output::staged;
     params.d = params.output == Output::tma ? encode_d(spec, p) : CUtensorMap{};
     set_schedule(p, plan, splits, in_cluster, params);
@@ -57,21 +66,62 @@ struct Launcher {
                   Workspace workspace, Stream stream) {
     const State& state = *static_cast<const State*>(prepared);
     GemmParams params = state.params;
-    set_address(spec.name, params.a, Config::kSwap ? o.b : o.a);
-    set_address(spec.name, params.b, Config::kSwap ? o.a : o.b);
+    auto* const scratch = static_cast<unsigned char*>(workspace.data);
+    const void* a = o.a;
+    const void* b = o.b;
+    if (state.packed.a + state.packed.b > 0) {
+      pack(spec, state, o, scratch, stream);
+      if (state.packed.a > 0) a = scratch;
+      if (state.packed.b > 0) b = scratch + state.packed.a;
+    }
+    set_address(spec.name, params.a, Config::kSwap ? b : a);
+    set_address(spec.name, params.b, Config::kSwap ? a : b);
     if (params.output == Output::tma) set_address(spec.name, params.d, o.d);
     const auto epilogue = device::make_epilogue_params(p, o);
     const bool partials = params.splits > 1 && params.output == Output::staged;
-    params.epilogue = partials ? device::make_partial_params(p, workspace.data) : epilogue;
+    void* const partial_tiles = scratch + state.packed.a + state.packed.b;
+    params.epilogue = partials ? device::make_partial_params(p, partial_tiles) : epilogue;
     launch(spec, state, params, stream);
     if (!partials) return;
-    const device::ReduceParams reduce{epilogue, static_cast<const float*>(workspace.data), p.batch, params.splits};
+    const device::ReduceParams reduce{epilogue, static_cast<const float*>(partial_tiles), p.batch, params.splits};
     const int64_t blocks = ceil_div(p.batch * p.m * ceil_div(p.n, 4), device::kReduceThreads);
     device::split_k_reduce_kernel<Config><<<static_cast<unsigned>(blocks), device::kReduceThreads, 0, stream>>>(reduce);
     check(cudaGetLastError(), spec.name, "launch of the split-K reduction");
   }
 
  private:
+  // How to copy x, whose strides become those of the packed matrix. `extent`, `mn_stride`: of its M or N; both strides
+  // are members of x.
+  static PackOperand pack_operand(Matrix& x, bool k_major, int64_t extent, int64_t& mn_stride, int64_t& k_stride,
+                                  const Problem& p) {
+    PackOperand o;
+    int64_t& outer = k_major ? mn_stride : k_stride;
+    int64_t& inner = k_major ? k_stride : mn_stride;
+    o.rows = k_major ? extent : p.k;
+    o.length = k_major ? p.k : extent;
+    o.batch = x.batch_stride == 0 ? 1 : p.batch;
+    o.pitch = pack_pitch(o.length);
+    o.row_stride = outer;
+    o.element_stride = inner;
+    o.batch_stride = x.batch_stride;
+    outer = o.pitch;
+    inner = 1;
+    x.batch_stride = x.batch_stride == 0 ? 0 : o.rows * o.pitch;
+    x.pointer_align = 16;
+    return o;
+  }
+
+  // Copies the operands that TMA can't read to the start of the workspace.
+  static void pack(const KernelSpec& spec, const State& state, const Operands& o, unsigned char* scratch,
+                   Stream stream) {
+    PackOperand a = state.pack_a, b = state.pack_b;
+    a.source = static_cast<const uint16_t*>(o.a);
+    b.source = static_cast<const uint16_t*>(o.b);
+    a.packed = reinterpret_cast<uint16_t*>(scratch);
+    b.packed = reinterpret_cast<uint16_t*>(scratch + state.packed.a);
+    launch_pack(spec.name, a, b, stream);
+  }
+
   // Descriptor of an operand whose M or N extent is `extent`: boxes of 128 bytes by the rows that one CTA loads.
   template <class Tile, int kSlices>
   static CUtensorMap encode_operand(const KernelSpec& spec, const Matrix& x, bool k_major, int64_t extent,
@@ -121,8 +171,8 @@ struct Launcher {
   // Clusters that run at the same time: of 4 CTAs and more they do not fill every GPC.
   static int resident_clusters(const KernelSpec& spec, int cluster, const Device& device) {
     if (cluster == 1) return device.sm_count;
-    cudaLaunchAttribute attribute{};
-    cudaLaunchConfig_t config = launch_config(cluster, cluster, attribute, nullptr);
+    cudaLaunchAttribute attributes[2];
+    const cudaLaunchConfig_t config = launch_config(cluster, cluster, attributes, nullptr);
     int clusters = 0;
     check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &config), spec.name, "asking for the resident clusters");
     if (clusters == 0) {
@@ -132,23 +182,25 @@ struct Launcher {
     return clusters;
   }
 
-  static cudaLaunchConfig_t launch_config(int ctas, int cluster, cudaLaunchAttribute& attribute, Stream stream) {
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  static cudaLaunchConfig_t launch_config(int ctas, int cluster, cudaLaunchAttribute (&attributes)[2], Stream stream) {
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(ctas));
     config.blockDim = dim3(Config::kThreads);
     config.dynamicSmemBytes = Config::kSmemBytes;
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = cluster > 1 ? 1 : 0;
+    config.attrs = attributes;
+    config.numAttrs = cluster > 1 ? 2 : 1;
     return config;
   }
 
   static void launch(const KernelSpec& spec, const State& state, GemmParams& params, Stream stream) {
-    cudaLaunchAttribute attribute{};
-    const cudaLaunchConfig_t config = launch_config(state.ctas, state.cluster, attribute, stream);
+    cudaLaunchAttribute attributes[2];
+    const cudaLaunchConfig_t config = launch_config(state.ctas, state.cluster, attributes, stream);
     check(cudaLaunchKernelEx(&config, kKernel, params), spec.name, "launch");
   }
 };

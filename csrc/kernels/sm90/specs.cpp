@@ -5,6 +5,7 @@
 
 #include "core/splits.h"
 #include "device/scheduler/tile_scheduler.cuh"
+#include "kernels/sm90/pack.cuh"
 
 namespace gemmx::sm90 {
 namespace {
@@ -35,33 +36,43 @@ std::string check_extents(const KernelSpec& s, const Problem& p) {
   return {};
 }
 
-std::string check_operand(const char* name, const Matrix& x) {
-  const std::string who(name);
-  if (vector_bytes(x) < kTmaBytes) {
-    return "needs " + who + "'s address and strides to be multiples of 16 bytes, they are multiples of " +
-           std::to_string(vector_bytes(x));
-  }
-  if (x.leading_dimension() == 0) return "takes no " + who + " that is broadcast along its rows or columns";
-  const int64_t limit = kMaxStrideBytes / size_of(x.dtype);
-  if (x.leading_dimension() >= limit || x.batch_stride >= limit) {
-    return "takes strides of " + who + " below 2^40 bytes";
-  }
-  return {};
+constexpr int64_t round_up_256(int64_t bytes) { return ceil_div(bytes, 256) * 256; }
+
+// Bytes of a packed copy; 0 where none is needed. `k_major`: how the kernel reads it.
+int64_t packed_bytes_of(const Matrix& x, bool k_major, int64_t extent_mn, const Problem& p) {
+  if (tma_reads(x)) return 0;
+  const int64_t rows = k_major ? extent_mn : p.k;
+  const int64_t length = k_major ? p.k : extent_mn;
+  return round_up_256((x.batch_stride == 0 ? 1 : p.batch) * rows * pack_pitch(length) * kElementBytes);
 }
 
 }  // namespace
 
-std::string supports(const KernelSpec& s, const Problem& p, const Device& device) {
-  if (std::string r = supports_common(s, p, device); !r.empty()) return r;
-  if (std::string r = check_extents(s, p); !r.empty()) return r;
-  if (std::string r = check_operand("A", p.a); !r.empty()) return r;
-  return check_operand("B", p.b);
+bool tma_reads(const Matrix& x) {
+  const int64_t limit = kMaxStrideBytes / size_of(x.dtype);
+  return x.major != Major::none && vector_bytes(x) >= kTmaBytes && x.leading_dimension() > 0 &&
+         x.leading_dimension() < limit && x.batch_stride < limit;
 }
 
-// fp32 partials [split][batch][M][N], where the splits do not fit into a cluster.
+PackedBytes packed_bytes(const KernelSpec& s, const Problem& p) {
+  return {packed_bytes_of(p.a, s.major_a == Major::k, p.m, p), packed_bytes_of(p.b, s.major_b == Major::k, p.n, p)};
+}
+
+std::string supports(const KernelSpec& s, const Problem& p, const Device& device) {
+  // An operand with no unit stride is packed, whatever the major.
+  Problem as_majors = p;
+  if (p.a.major == Major::none) as_majors.a.major = s.major_a;
+  if (p.b.major == Major::none) as_majors.b.major = s.major_b;
+  if (std::string r = supports_common(s, as_majors, device); !r.empty()) return r;
+  return check_extents(s, p);
+}
+
+// Packed operands, then the fp32 partials [split][batch][M][N] of splits that do not fit into a cluster.
 int64_t workspace_size(const KernelSpec& s, const Problem& p, const Plan& plan, const Device&) {
-  if (plan.splits <= 1 || reduces_in_cluster(s, plan.splits)) return 0;
-  return int64_t{plan.splits} * p.batch * p.m * p.n * static_cast<int64_t>(sizeof(float));
+  const PackedBytes packed = packed_bytes(s, p);
+  const bool partials = plan.splits > 1 && !reduces_in_cluster(s, plan.splits);
+  return packed.a + packed.b +
+         (partials ? int64_t{plan.splits} * p.batch * p.m * p.n * static_cast<int64_t>(sizeof(float)) : 0);
 }
 
 }  // namespace gemmx::sm90

@@ -53,6 +53,15 @@ constexpr bool reduces_in_cluster(const KernelSpec& s, int64_t splits) {
   return splits > 1 && splits * s.cluster.m * s.cluster.n <= kMaxClusterCtas;
 }
 
+// Whether TMA reads the operand as it lies; otherwise it is packed into the workspace first (pack.cuh).
+bool tma_reads(const Matrix&);
+
+// Bytes at the start of the workspace that packed copies of A and B take, each a multiple of 256.
+struct PackedBytes {
+  int64_t a = 0, b = 0;
+};
+PackedBytes packed_bytes(const KernelSpec&, const Problem&);
+
 std::string supports(const KernelSpec&, const Problem&, const Device&);
 int64_t workspace_size(const KernelSpec&, const Problem&, const Plan&, const Device&);
 
