@@ -48,7 +48,7 @@ else
   BUILD := build
 endif
 
-TARGETS := demo test test-gpu bench build build-gpu fmt lint sass ncu sanitize clean
+TARGETS := demo test test-gpu bench ladder build build-gpu fmt lint sass ncu sanitize clean
 .PHONY: help $(TARGETS)
 
 help:
@@ -103,6 +103,11 @@ test-gpu: $(BUILD)
 
 bench: $(BUILD)
 	$(PY) benchmarks/run.py $(ARGS)
+
+# Measures the teaching kernels and writes docs/ladder.md.
+ladder: $(BUILD)
+	$(PY) benchmarks/ladder.py $(ARGS)
+	$(PY) benchmarks/ladder_report.py
 
 fmt: $(LINT)
 	git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' | xargs -r $(BIN)clang-format -i

@@ -337,6 +337,8 @@ def test_more_work_never_takes_less_time() -> None:
         for kernel in INFOS.values():
             if not device.capability <= kernel.max_capability or kernel.min_capability > device.capability:
                 continue
+            if kernel.teaching:  # the model knows nothing of what the ladder's lower rungs leave out
+                continue
             plan = _C.Plan(kernel.name, kernel.schedules[0])
             for grow in ((2, 1, 1), (1, 2, 1), (1, 1, 2)):
                 small = (1024, 1024, 1024)

@@ -7,6 +7,7 @@
 #include "core/build_info.h"
 #include "kernels/cublaslt/specs.h"
 #include "kernels/cutlass/specs.h"
+#include "kernels/ladder/specs.h"
 #include "kernels/simt/specs.h"
 #include "kernels/sm80/specs.h"
 #include "kernels/sm90/specs.h"
@@ -42,6 +43,16 @@ namespace kernels {
 #else
 #define GEMMX_CUTLASS_SM100_KERNEL GEMMX_SKIP
 #endif
+#ifdef GEMMX_ARCHS_LADDER
+#define GEMMX_LADDER_KERNEL GEMMX_DECLARE
+#else
+#define GEMMX_LADDER_KERNEL GEMMX_SKIP
+#endif
+#ifdef GEMMX_ARCHS_LADDER_SM90
+#define GEMMX_LADDER_SM90_KERNEL GEMMX_DECLARE
+#else
+#define GEMMX_LADDER_SM90_KERNEL GEMMX_SKIP
+#endif
 #ifdef GEMMX_HAS_CUDA
 #define GEMMX_CUBLASLT_KERNEL GEMMX_DECLARE
 #else
@@ -53,6 +64,8 @@ namespace kernels {
 #undef GEMMX_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM100_KERNEL
+#undef GEMMX_LADDER_KERNEL
+#undef GEMMX_LADDER_SM90_KERNEL
 #undef GEMMX_CUBLASLT_KERNEL
 #undef GEMMX_DECLARE
 #undef GEMMX_SKIP
@@ -66,6 +79,8 @@ namespace {
 #define GEMMX_SM90_KERNEL(NAME, ...) GEMMX_SM90_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_CUTLASS_SM90_KERNEL(NAME, ...) GEMMX_CUTLASS_SM90_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_CUTLASS_SM100_KERNEL(NAME, ...) GEMMX_CUTLASS_SM100_SPEC(NAME, __VA_ARGS__),
+#define GEMMX_LADDER_KERNEL(NAME, ...) GEMMX_LADDER_SPEC(NAME, __VA_ARGS__),
+#define GEMMX_LADDER_SM90_KERNEL(NAME, ...) GEMMX_LADDER_SM90_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_CUBLASLT_KERNEL(NAME, ...) GEMMX_CUBLASLT_SPEC(NAME, __VA_ARGS__),
 const KernelSpec kSpecs[] = {
 #include "kernels/all_instances.inc"
@@ -75,6 +90,8 @@ const KernelSpec kSpecs[] = {
 #undef GEMMX_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM100_KERNEL
+#undef GEMMX_LADDER_KERNEL
+#undef GEMMX_LADDER_SM90_KERNEL
 #undef GEMMX_CUBLASLT_KERNEL
 
 constexpr size_t kCount = std::size(kSpecs);
@@ -117,6 +134,18 @@ constexpr int kArchsCutlassSm100[] = {GEMMX_ARCHS_CUTLASS_SM100};
 #define GEMMX_CUTLASS_SM100_KERNEL(NAME, ...) Built{&kernels::NAME, kArchsCutlassSm100},
 #else
 #define GEMMX_CUTLASS_SM100_KERNEL GEMMX_NOT_BUILT
+#endif
+#ifdef GEMMX_ARCHS_LADDER
+constexpr int kArchsLadder[] = {GEMMX_ARCHS_LADDER};
+#define GEMMX_LADDER_KERNEL(NAME, ...) Built{&kernels::NAME, kArchsLadder},
+#else
+#define GEMMX_LADDER_KERNEL GEMMX_NOT_BUILT
+#endif
+#ifdef GEMMX_ARCHS_LADDER_SM90
+constexpr int kArchsLadderSm90[] = {GEMMX_ARCHS_LADDER_SM90};
+#define GEMMX_LADDER_SM90_KERNEL(NAME, ...) Built{&kernels::NAME, kArchsLadderSm90},
+#else
+#define GEMMX_LADDER_SM90_KERNEL GEMMX_NOT_BUILT
 #endif
 #ifdef GEMMX_HAS_CUDA
 #define GEMMX_CUBLASLT_KERNEL(NAME, ...) Built{&kernels::NAME, {}, true},
