@@ -48,26 +48,38 @@ __device__ __forceinline__ uint4 load_chunk(const PackOperand& o, int64_t batch,
   return byte == 0 ? x : bytes_from(x, __ldg(reinterpret_cast<const uint4*>(low) + 1), byte);
 }
 
+// Index: 32-bit where all chunks can be counted so, since a 64-bit division takes as long as the loads.
+template <class Index>
+__device__ __forceinline__ void pack(const PackOperand& o, int64_t block) {
+  const Index per_row = static_cast<Index>(o.pitch / 8);
+  const Index rows = static_cast<Index>(o.rows);
+  const Index chunks = static_cast<Index>(o.chunks());
+  const Index begin = static_cast<Index>(block) * (kPackThreads * kChunksPerThread) + threadIdx.x;
+  uint4 x[kChunksPerThread];
+#pragma unroll
+  for (int i = 0; i < kChunksPerThread; ++i) {
+    const Index chunk = begin + i * kPackThreads;
+    if (chunk >= chunks) continue;
+    const Index row = chunk / per_row;
+    const Index batch = row / rows;
+    x[i] = load_chunk(o, batch, row - batch * rows, static_cast<int64_t>(chunk - row * per_row) * 8);
+  }
+#pragma unroll
+  for (int i = 0; i < kChunksPerThread; ++i) {
+    const Index chunk = begin + i * kPackThreads;
+    if (chunk < chunks) reinterpret_cast<uint4*>(o.packed)[chunk] = x[i];
+  }
+}
+
 __global__ void __launch_bounds__(kPackThreads) pack_kernel(const __grid_constant__ PackParams p) {
   const bool second = blockIdx.x >= p.first_block_of_second;
   const PackOperand& o = p.operands[second ? 1 : 0];
   const int64_t block = blockIdx.x - (second ? p.first_block_of_second : 0);
-  const int64_t per_row = o.pitch / 8;
-  const int64_t chunks = o.chunks();
-  const int64_t begin = block * (kPackThreads * kChunksPerThread) + threadIdx.x;
-  uint4 x[kChunksPerThread];
-#pragma unroll
-  for (int i = 0; i < kChunksPerThread; ++i) {
-    const int64_t chunk = begin + i * kPackThreads;
-    if (chunk >= chunks) continue;
-    const int64_t row = chunk / per_row;
-    const int64_t batch = row / o.rows;
-    x[i] = load_chunk(o, batch, row - batch * o.rows, (chunk - row * per_row) * 8);
-  }
-#pragma unroll
-  for (int i = 0; i < kChunksPerThread; ++i) {
-    const int64_t chunk = begin + i * kPackThreads;
-    if (chunk < chunks) reinterpret_cast<uint4*>(o.packed)[chunk] = x[i];
+  constexpr int64_t kNarrow = int64_t{1} << 31;
+  if (o.chunks() < kNarrow) {
+    pack<uint32_t>(o, block);
+  } else {
+    pack<uint64_t>(o, block);
   }
 }
 

@@ -36,8 +36,13 @@ inline constexpr int kChunksPerThread = 4;
 
 constexpr int64_t pack_blocks(int64_t chunks) { return ceil_div(chunks, kPackThreads * kChunksPerThread); }
 
-// Elements of a packed row: whole 16-byte words.
-constexpr int64_t pack_pitch(int64_t length) { return ceil_div(length, 8) * 8; }
+// Elements of a packed row. TMA asks for whole 16-byte words; rows of whole 128-byte lines are read faster, because a
+// box row of 128 bytes is then one line and not two (H200, 2048x4096x4097 in 128x256 tiles: 176 us with rows of 16-byte
+// words, copy included, against 91 for the aligned product).
+constexpr int64_t pack_pitch(int64_t length) {
+  const int64_t unit = length >= 256 ? 64 : 8;
+  return ceil_div(length, unit) * unit;
+}
 
 void launch_pack(const char* kernel, const PackOperand& a, const PackOperand& b, struct CUstream_st* stream);
 
