@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from gemmx import _C
+from gemmx._files import write_atomically
 from gemmx.bench import manifest, results
 from gemmx.bench.cases import Case
 from gemmx.bench.suite import check_call, four_digits, kernel_family, request_for, torch_precision
@@ -108,8 +109,7 @@ def main() -> int:
         "gpu": device.name,
         "measured": results.make_header("tune", torch.cuda.current_device(), _C.source_hash(), command),
     }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(f'{json.dumps(table)[:-1]}, "rows": [\n{text}\n]}}\n')
+    write_atomically(arguments.out, f'{json.dumps(table)[:-1]}, "rows": [\n{text}\n]}}\n')
     print(f"{len(rows)} rows for {device.name} in {arguments.out}")
     return 0
 

@@ -38,7 +38,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "sanitize: the reduced kernel matrix that runs under compute-sanitizer")
     if config.getoption("--gpu-record"):
         from recording import GpuRecord
 

@@ -66,6 +66,9 @@ class Case:
     schedule: str | None = None
     splits: int = 0
     precision: str | None = None
+    numerics: str | None = None
+    scale: float = 1.0  # of the values of a and b
+    special: str = ""  # "nan" or "inf": one element of a and one of b is that
 
     def with_majors(self, major_a: str, major_b: str) -> Case:
         return replace(
@@ -113,6 +116,15 @@ class Placed:
         self.before = self.buffer.clone()
         return self
 
+    def spoil(self, scale: float, special: str) -> Placed:
+        """Other values than normal ones of size 1: all of them scaled, the last element NaN or infinite."""
+        if scale != 1.0:
+            self.buffer.mul_(scale)  # the NaN around the view stays NaN
+        if special and self.view.numel():
+            self.view[(-1,) * self.view.dim()] = float(special)
+        self.before = self.buffer.clone()
+        return self
+
     def damaged(self) -> Tensor:
         """Whether a read-only operand, or the NaN around it, has changed: a 0-d boolean tensor."""
         return (bits(self.buffer) != bits(self.before)).any()
@@ -148,7 +160,14 @@ class Instance:
             kwargs |= {"c": self.c, "beta": case.beta}
         if case.activation_args:
             kwargs["activation_args"] = list(case.activation_args)
-        return kwargs | {"schedule": case.schedule, "splits": case.splits, "precision": case.precision}
+        return (
+            kwargs
+            | {"schedule": case.schedule, "splits": case.splits}
+            | {
+                "precision": case.precision,
+                "numerics": case.numerics,
+            }
+        )
 
     def new_out(self) -> Placed | None:
         """A poisoned out, holding C where out is C."""
@@ -224,6 +243,9 @@ def instance(case: Case, dtype: str, device: str = "cuda") -> Instance:
     batch_a, batch_b = (None if case.shared == x else case.batch for x in "ab")
     a = Placed(case.a, (batch_a, case.m, case.k), torch_dtype, device).fill(generator)
     b = Placed(case.b, (batch_b, case.k, case.n), torch_dtype, device).fill(generator)
+    if case.scale != 1.0 or case.special:
+        a.spoil(case.scale, case.special)
+        b.spoil(case.scale, case.special)
     c = _c_tensor(case, d_dtype, device, generator)
     bias = _bias_tensor(case, torch_dtype, device, generator)
     terms: dict[str, Any] = {
@@ -337,10 +359,18 @@ def schedule_cases() -> Iterator[Case]:
     yield Case(1024, 3200, 512, a=ALIGNED, b=ALIGNED, schedule="stream_k")
 
 
+# What the fuzzer found (tests/gpu/fuzz.py), shrunk: every kernel runs these for good.
+FOUND: tuple[Case, ...] = ()
+
+
+def found_cases() -> Iterator[Case]:
+    yield from FOUND
+
+
 GROUPS = {
     "shapes": shape_cases,
     "layouts": layout_cases,
     "epilogues": epilogue_cases,
     "batches": batch_cases,
     "schedules": schedule_cases,
-}
+} | ({"found": found_cases} if FOUND else {})

@@ -231,6 +231,10 @@ def test_empty_sum_ignores_alpha_and_layouts() -> None:
     ]
     assert all(checked.alpha == 0.0 and checked.problem == problems[0].problem for checked in problems)
     assert (problems[0].problem.a.vector_bytes, problems[0].empty) == (16, False)
+    f32 = [
+        _C.check_gemm(desc((8, 0), (1, 1), "f32"), desc((0, 3), (3, 1), "f32"), precision=x) for x in ("ieee", "tf32")
+    ]
+    assert f32[0].problem == f32[1].problem  # nothing is multiplied in any precision
     unread = _C.check_gemm(desc((8, 64), (129, 2), data=4098), WEIGHT, alpha=0.0)
     assert (unread.problem.a.vector_bytes, unread.problem.k) == (16, 0)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -470,50 +467,3 @@ def test_strict_names_the_slow_path(
     else:
         with pytest.raises(RuntimeError, match=f"^{reason}"):
             gemmx._strict.refuse_slow_path(checked, torch.device("cuda", 0))
-
-
-# ---- import -----------------------------------------------------------------------------------------------------
-
-
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, env=env, check=False
-    )
-
-
-def test_fork_after_import() -> None:
-    """B54: importing leaves CUDA alone, so that a forked child can use it."""
-    code = """
-import os, torch, gemmx
-assert not torch.cuda.is_initialized()
-child = os.fork()
-if child == 0:
-    device = "cuda" if torch.cuda.is_available() and gemmx._C.build_archs() else "cpu"
-    d = gemmx.gemm(torch.ones(2, 3, device=device), torch.ones(3, 2, device=device))
-    os._exit(0 if (d == 3).all() else 1)
-assert os.waitpid(child, 0)[1] == 0
-"""
-    result = run_python(code)
-    assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.parametrize(
-    ("code", "sentence"),
-    [
-        ("import gemmx", "gemmx is not built: there is no {}/libgemmx.so; build it with `make build`"),
-        (
-            "import torch; torch.__version__ = '2.10.1+cu130'; import gemmx",
-            "gemmx needs torch 2.11 or newer, whose stable ABI it is built on, but found torch 2.10.1+cu130",
-        ),
-        (
-            "import os; open(os.environ['GEMMX_LIBRARY_DIR'] + '/libgemmx.so', 'w').close(); import gemmx",
-            "{}/libgemmx.so, built for torch 2.11 or newer, does not load into torch " + torch.__version__,
-        ),
-    ],
-)
-def test_import_says_what_is_missing(code: str, sentence: str, tmp_path: Path) -> None:
-    """B58."""
-    result = run_python(code, GEMMX_LIBRARY_DIR=str(tmp_path))
-    last = result.stderr.strip().splitlines()[-1]
-    assert last.startswith("ImportError: " + sentence.format(tmp_path)), result.stderr

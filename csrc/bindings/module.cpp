@@ -1,6 +1,30 @@
 #include "bindings/bindings.h"
 #include "bindings/testing.h"
 #include "core/build_info.h"
+#include "core/out_of_memory.h"
+
+namespace gemmx::bindings {
+namespace {
+
+// torch.OutOfMemoryError; never released, because an op may fail until the process ends.
+PyObject* out_of_memory_class = nullptr;
+
+// To C++ a std::runtime_error that holds no Python object and so may cross torch without the interpreter's lock.
+// torch's pybind11, like every one, asks a builtin_exception to set the Python error.
+class OutOfMemory final : public py::builtin_exception {
+ public:
+  using py::builtin_exception::builtin_exception;
+  void set_error() const override { PyErr_SetString(out_of_memory_class, what()); }
+};
+
+void set_out_of_memory_class(const py::object& cls) {
+  if (PyExceptionClass_Check(cls.ptr()) == 0) throw py::type_error("cls: must be an exception class");
+  out_of_memory_class = py::object(cls).release().ptr();
+  set_out_of_memory([](const std::string& message) { throw OutOfMemory(message); });
+}
+
+}  // namespace
+}  // namespace gemmx::bindings
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Host side of gemmx: problems, plans, kernel specs, checks, the selector hook. No torch inside.";
@@ -10,6 +34,8 @@ PYBIND11_MODULE(_C, m) {
   gemmx::bindings::bind_bench(m);
   gemmx::bindings::bind_testing(m);
 
+  m.def("set_out_of_memory_class", &gemmx::bindings::set_out_of_memory_class, pybind11::arg("cls"),
+        "The exception class of an op for which torch has no memory.");
   m.def("version", [] { return std::string(gemmx::version()); });
   m.def(
       "source_hash", [] { return std::string(gemmx::source_hash()); },

@@ -93,6 +93,8 @@ void bind_selection(py::module_& m) {
   m.def("select", &select, py::arg("problem"), py::arg("device"), py::call_guard<py::gil_scoped_release>());
   m.def("select_by_priority", &select_by_priority, py::arg("problem"), py::arg("device"),
         "The supported and built kernel of highest priority, ties by name.");
+  m.def("check_plan", &check_plan, py::arg("plan"), py::arg("problem"), py::arg("device"),
+        "'' when the plan can run the problem on the device, built or not; otherwise what is wrong with the plan.");
   m.def("plan_cache_info", [] {
     const PlanCacheInfo info = plan_cache_info();
     py::dict d;

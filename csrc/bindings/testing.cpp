@@ -1,6 +1,7 @@
 #include "bindings/testing.h"
 
 #include "bindings/bindings.h"
+#include "core/out_of_memory.h"
 #include "device/mainloop/operand_tile.cuh"
 #include "device/scheduler/tile_order.cuh"
 #include "device/scheduler/tile_scheduler.cuh"
@@ -12,8 +13,11 @@ void bind_testing(py::module_& m) {
   using device::CopyMap;
   using device::OperandTile;
   using device::TileScheduler;
-  py::module_ t = m.def_submodule("testing", "Index functions of the device code, compiled for the host.");
+  py::module_ t = m.def_submodule(
+      "testing", "Index functions of the device code, compiled for the host, and what only a full GPU would show.");
 
+  t.def("throw_allocation_failed", &throw_allocation_failed, py::arg("what"), py::arg("bytes"), py::arg("device_index"),
+        "What an op does when torch's allocator fails.");
   t.def("swizzled_chunk", &device::swizzled_chunk, py::arg("row"), py::arg("chunk"), py::arg("chunks_per_row"));
   t.def("valid_bytes", &device::valid_bytes, py::arg("byte"), py::arg("row_end"), py::arg("vector"));
 

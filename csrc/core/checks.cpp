@@ -479,7 +479,10 @@ CheckedGemm check_gemm(const GemmArgs& args) {
 
   // An empty sum is 0 whatever alpha is, NaN included, and alpha = 0 asks for no sum.
   p.k = checked.alpha == 0.0f ? 0 : s.k;
-  if (p.k == 0) checked.alpha = 0.0f;
+  if (p.k == 0) {
+    checked.alpha = 0.0f;
+    p.precision = Precision::ieee;  // nothing is multiplied
+  }
   p.alpha = classify(checked.alpha);
   p.beta = classify(checked.beta);
   set_layouts(args, s, checked);

@@ -56,6 +56,8 @@ std::string_view name(NumericsClass x) {
 }
 
 std::string supports_common(const KernelSpec& s, const Problem& p, const Device& device) {
+  // Never launched; and the arithmetic of the families may divide by a size.
+  if (p.m <= 0 || p.n <= 0 || p.batch <= 0) return "computes no D that is empty";
   if (std::string r = check_capability(s, device); !r.empty()) return r;
   if (std::string r = check_dtypes(s, p); !r.empty()) return r;
   // With K = 0 nothing is read of A and B, so that their majors decide nothing.

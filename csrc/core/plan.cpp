@@ -5,7 +5,8 @@
 namespace gemmx {
 
 std::string to_string(const Plan& p) {
-  std::string text = p.kernel < 0 ? "no kernel" : kernel_specs()[p.kernel].name;
+  std::string text = "no kernel";
+  if (p.kernel >= 0 && p.kernel < static_cast<int>(kernel_specs().size())) text = kernel_specs()[p.kernel].name;
   text += ", " + std::string(name(p.schedule));
   if (p.schedule == Schedule::split_k) text += " " + std::to_string(p.splits);
   text += ", " + std::string(name(p.raster)) + ", swizzle " + std::to_string(p.swizzle);

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "core/registry.h"
+#include "core/splits.h"
 
 namespace gemmx {
 namespace {
@@ -60,13 +61,37 @@ Cache& cache() {
                            (nearest.empty() ? "" : "; the nearest, " + nearest));
 }
 
-std::shared_ptr<const ReadyPlan> make_ready(const Plan& plan, const Problem& problem, const Device& device) {
-  if (plan.kernel < 0 || plan.kernel >= static_cast<int>(kernel_specs().size())) {
-    throw std::runtime_error("the selector returned a plan without a kernel for " + to_string(problem));
+// Fields that no kernel could run, or that are not what the caller asked for.
+std::string check_fields(const Plan& plan, const Problem& problem) {
+  if (plan.kernel < 0 || plan.kernel >= static_cast<int>(kernel_specs().size())) return "names no kernel";
+  if (plan.schedule == Schedule::automatic) return "has schedule auto, which is a request and not a schedule";
+  if (plan.splits < 1) return "has " + std::to_string(plan.splits) + " splits, the least is 1";
+  if (plan.splits > 1 && plan.schedule != Schedule::split_k) {
+    return "has " + std::to_string(plan.splits) + " splits without schedule split_k";
   }
-  if (const std::string reason = supports(plan.kernel, problem, device); !reason.empty()) {
+  if (plan.swizzle < 1) return "has swizzle " + std::to_string(plan.swizzle) + ", the least is 1";
+  if (problem.kernel >= 0 && plan.kernel != problem.kernel) return "has another kernel than the one asked for";
+  if (problem.schedule != Schedule::automatic && plan.schedule != problem.schedule) {
+    return "has another schedule than the one asked for";
+  }
+  if (problem.splits > 0 && plan.splits != problem.splits) return "has other splits than those asked for";
+  return {};
+}
+
+// Whether the cuts of K, and fp32 partials of D for each, can be counted in 63 bits.
+bool cuts_are_countable(const Plan& plan, const Problem& p) {
+  int64_t x = 0;
+  return !__builtin_mul_overflow(max_splits(p.k, size_of(p.a.dtype)), int64_t{plan.splits}, &x) &&
+         !__builtin_mul_overflow(int64_t{plan.splits}, p.batch, &x) && !__builtin_mul_overflow(x, p.m, &x) &&
+         !__builtin_mul_overflow(x, p.n, &x) && !__builtin_mul_overflow(x, int64_t{sizeof(float)}, &x);
+}
+
+std::shared_ptr<const ReadyPlan> make_ready(const Plan& plan, const Problem& problem, const Device& device) {
+  std::string reason = check_plan(plan, problem, device);
+  if (reason.empty()) reason = supports(plan.kernel, problem, device);  // and built
+  if (!reason.empty()) {
     throw std::runtime_error("the selected plan [" + to_string(plan) + "] can't run " + to_string(problem) + " on " +
-                             device.name + ": " + reason);
+                             device.name + ": it " + reason);
   }
   auto ready = std::make_shared<ReadyPlan>();
   ready->plan = plan;
@@ -83,6 +108,20 @@ std::shared_ptr<const ReadyPlan> make_ready(const Plan& plan, const Problem& pro
 }
 
 }  // namespace
+
+std::string check_plan(const Plan& plan, const Problem& problem, const Device& device) {
+  if (std::string reason = check_fields(plan, problem); !reason.empty()) return reason;
+  const KernelSpec& spec = kernel_specs()[plan.kernel];
+  Problem cut = problem;
+  cut.schedule = plan.schedule;
+  cut.splits = plan.splits;
+  if (std::string reason = spec.supports(spec, cut, device); !reason.empty()) {
+    return "has kernel " + std::string(spec.name) + ", which " + reason;
+  }
+  if (!cuts_are_countable(plan, problem)) return "cuts K into more than 63 bits can count";
+  if (workspace_size(plan.kernel, problem, plan, device) < 0) return "needs a workspace of more than 2^63 bytes";
+  return {};
+}
 
 void set_selector(Selector selector) {
   Cache& c = cache();

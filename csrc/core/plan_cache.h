@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "core/kernel_spec.h"
 
@@ -27,8 +28,14 @@ GEMMX_API Plan select(const Problem&, const Device&);
 // What set_selector's default does, also with a selector set.
 GEMMX_API Plan select_by_priority(const Problem&, const Device&);
 
-// The plan of the problem on CUDA device `ordinal`, which the caller has made current. Thread-safe. A Plan
-// that the selector returns is checked against supports() again before it is kept.
+// Empty when the plan can run the problem on the device, whether the kernel is built or not; otherwise what is wrong
+// with it, to follow "the plan". A plan may come from a file or a caller's selector, so nothing in it is taken on
+// trust: schedule, splits and swizzle must be legal and those asked for, the kernel must support the problem cut that
+// way, and the sizes of the cuts must be within 63 bits.
+GEMMX_API std::string check_plan(const Plan&, const Problem&, const Device&);
+
+// The plan of the problem on CUDA device `ordinal`, which the caller has made current. Thread-safe. What the
+// selector returns passes check_plan() and is built, or it is an error.
 GEMMX_API std::shared_ptr<const ReadyPlan> ready_plan(const Problem&, int ordinal);
 
 struct PlanCacheInfo {

@@ -126,7 +126,7 @@ void launch(const CheckedGemm& checked, const GemmArgs& args, void* d, int devic
   Workspace workspace;
   if (ready->workspace_bytes > 0) {
     const int64_t size[1] = {ready->workspace_bytes}, stride[1] = {1};
-    scratch = empty_cuda(size, stride, DType::u8, device_index);
+    scratch = empty_cuda("the workspace", size, stride, DType::u8, device_index);
     workspace = {data_pointer(scratch), ready->workspace_bytes};
   }
   ready->kernel->run(*ready->spec, checked.problem, ready->plan, ready->prepared.get(), operands, workspace,
@@ -161,8 +161,8 @@ ReturnedTensor gemm(AtenTensorHandle a, AtenTensorHandle b, OptionalHandle c, Op
   }
   const size_t ndim = checked.d_ndim;
   const CurrentDevice current(device_index);
-  Tensor d =
-      empty_cuda(std::span(checked.d_sizes).first(ndim), std::span(strides).first(ndim), checked.d_dtype, device_index);
+  Tensor d = empty_cuda("D", std::span(checked.d_sizes).first(ndim), std::span(strides).first(ndim), checked.d_dtype,
+                        device_index);
   if (!checked.empty()) launch(checked, args, data_pointer(d), device_index);
   return {d.release()};
 }

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "core/out_of_memory.h"
+
 namespace gemmx::torch_ops {
 namespace {
 
@@ -105,11 +107,17 @@ void* data_pointer(const Tensor& tensor) {
   return data;
 }
 
-Tensor empty_cuda(std::span<const int64_t> sizes, std::span<const int64_t> strides, DType dtype, int device_index) {
+Tensor empty_cuda(const char* what, std::span<const int64_t> sizes, std::span<const int64_t> strides, DType dtype,
+                  int device_index) {
   AtenTensorHandle handle = nullptr;
-  check_torch(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
-                                       code_of_dtype(dtype), aoti_torch_device_type_cuda(), device_index, &handle),
-              "allocating a tensor");
+  const AOTITorchError status =
+      aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), code_of_dtype(dtype),
+                               aoti_torch_device_type_cuda(), device_index, &handle);
+  if (status != AOTI_TORCH_SUCCESS) {
+    int64_t bytes = size_of(dtype);
+    for (const int64_t size : sizes) bytes *= size;
+    throw_allocation_failed(what, bytes, device_index);
+  }
   return Tensor(handle);
 }
 

@@ -27,7 +27,9 @@ TensorDesc describe(AtenTensorHandle tensor);
 DType from_torch(torch::headeronly::ScalarType type);
 
 void* data_pointer(const Tensor& tensor);
-// An uninitialised CUDA tensor from torch's caching allocator.
-Tensor empty_cuda(std::span<const int64_t> sizes, std::span<const int64_t> strides, DType dtype, int device_index);
+// An uninitialised, packed CUDA tensor from torch's caching allocator. Where there is no memory for it the error says
+// `what` it was for.
+Tensor empty_cuda(const char* what, std::span<const int64_t> sizes, std::span<const int64_t> strides, DType dtype,
+                  int device_index);
 
 }  // namespace gemmx::torch_ops

@@ -98,6 +98,7 @@ def gemm(  # noqa: PLR0917, the order of the op's schema
         ValueError: An argument is wrong.
         RuntimeError: The call is not supported or not built here, or a tensor requires grad while grad mode is on.
             Either is one sentence, before anything is launched.
+        torch.OutOfMemoryError: There is no memory for D or for the workspace.
 
     Equal calls give equal bits, run after run on one GPU model, so torch.use_deterministic_algorithms has nothing to
     change. The error bound is the Numerics contract of docs/design.md. CPU tensors are computed in float64 and
@@ -409,6 +410,8 @@ def _gemm_out_inplace(keys: torch._C.DispatchKeySet, *args: Any, **options: Any)
     torch.autograd.graph.increment_version(options["out"])
     _redispatch_gemm_out(keys & _below_inplace, *args, **options)
 
+
+_C.set_out_of_memory_class(torch.OutOfMemoryError)
 
 _library = torch.library.Library(NAMESPACE, "IMPL")  # type: ignore[no-untyped-call]
 

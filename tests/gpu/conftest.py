@@ -1,33 +1,16 @@
-"""Fixtures of the GPU tests. Without a GPU that the library was built for every test here skips, saying why."""
+"""Every test here needs a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 from gemmx import _C
+from gpu_fixtures import device, kernel, pytest_generate_tests
 
-
-def missing() -> str:
-    """Why no kernel can run here; "" where one can."""
-    if not _C.build_archs():
-        return "the library was built with GEMMX_CUDA_ARCHS=none"
-    if not torch.cuda.is_available():
-        return "there is no CUDA device"
-    capability = _C.cuda_device(0).capability
-    if not any(_C.built_for(spec.name, capability) for spec in _C.kernels() if spec.family != "cublaslt"):
-        return f"the library was built for {', '.join(_C.build_archs())}, not for compute capability {capability / 10}"
-    return ""
-
-
-@pytest.fixture(scope="session")
-def device() -> _C.Device:
-    reason = missing()
-    if reason:
-        pytest.skip(reason)
-    return _C.cuda_device(0)
+__all__ = ["device", "kernel", "pytest_generate_tests"]
 
 
 @pytest.fixture(autouse=True)
@@ -35,20 +18,3 @@ def _gpu(device: _C.Device) -> Iterator[None]:
     """Ends each test with the context usable, so that a fault is reported where it happened."""
     yield
     torch.cuda.synchronize()
-
-
-@pytest.fixture
-def kernel(request: pytest.FixtureRequest, device: _C.Device, record_property: Callable[[str, object], None]) -> str:
-    """The name of a registered kernel of the present architecture: one test for each."""
-    spec = next(spec for spec in _C.kernels() if spec.name == request.param)
-    if not spec.min_capability <= device.capability <= spec.max_capability:
-        pytest.skip(f"a kernel of compute capability {spec.min_capability / 10}")
-    if not _C.built_for(spec.name, device.capability):
-        pytest.skip(f"not built for compute capability {device.capability / 10}")
-    record_property("kernel", spec.name)
-    return spec.name
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "kernel" in metafunc.fixturenames:
-        metafunc.parametrize("kernel", [spec.name for spec in _C.kernels()], indirect=True)

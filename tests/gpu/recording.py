@@ -1,7 +1,8 @@
 """The record of a GPU run: what each kernel did, on which GPU, with which sources.
 
-`pytest tests/gpu --gpu-record` writes tests/gpu_record/<family>.json. Tests say which kernel they tried with
-`record_property("kernel", name)`; parametrized kernel tests do so through the `kernel` fixture of gpu/conftest.py.
+`make test-gpu` writes tests/gpu_record/<family>.json. Tests say which kernel they tried with
+`record_property("kernel", name)`; parametrized kernel tests do so through the `kernel` fixture. What a test measured
+or counted, `record_property("figure", {name: value})`, goes to figures.json.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import pytest
 import torch
 
 from gemmx import _C
+from gemmx._files import write_atomically
+from gpu_fixtures import missing
 from source_hash import source_hash  # cmake/, on pytest's pythonpath
 
 
@@ -26,17 +29,18 @@ class GpuRecord:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.outcomes: dict[str, Counter[str]] = {}
+        self.figures: dict[str, dict[str, Any]] = {}
 
     def pytest_sessionstart(self) -> None:
         """Refuses at once, not after minutes of tests, to record a library that the checkout did not build."""
-        if _C.source_hash() != source_hash():
-            raise pytest.UsageError(
-                f"--gpu-record: the library was built from sources {_C.source_hash()} but the checkout's are "
-                f"{source_hash()}; build it again"
-            )
+        if stale := stale_library():
+            raise pytest.UsageError(f"--gpu-record: {stale}")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        kernel = dict(report.user_properties).get("kernel")
+        properties = dict(report.user_properties)
+        if report.when == "call" and report.outcome != "skipped" and isinstance(properties.get("figure"), dict):
+            self.figures[report.nodeid.removeprefix("tests/")] = {"outcome": report.outcome, **properties["figure"]}
+        kernel = properties.get("kernel")
         if not isinstance(kernel, str):
             return
         counts = self.outcomes.setdefault(kernel, Counter())
@@ -45,6 +49,8 @@ class GpuRecord:
             counts[report.outcome] += 1
 
     def pytest_sessionfinish(self) -> None:
+        if self.figures:
+            self.write_figures()
         if not self.outcomes:
             return
         header = describe_run()
@@ -59,6 +65,30 @@ class GpuRecord:
         for family, kernels in families.items():
             record = {"header": header, "kernels": dict(sorted(kernels.items()))}
             (self.folder / f"{family}.json").write_text(json.dumps(record, indent=2) + "\n")
+
+    def write_figures(self) -> None:
+        """Each test's figures with the run that they come from; those of tests that did not run stay as they are."""
+        path = self.folder / "figures.json"
+        figures = json.loads(path.read_text()) if path.exists() else {}
+        header = describe_run()
+        figures |= {test: {"header": header, "figure": figure} for test, figure in self.figures.items()}
+        write_atomically(path, json.dumps(dict(sorted(figures.items())), indent=2) + "\n")
+
+
+def stale_library() -> str:
+    """Why the library's records would not be the checkout's; "" where they are."""
+    if _C.source_hash() == source_hash():
+        return ""
+    return (
+        f"the library was built from sources {_C.source_hash()} but the checkout's are {source_hash()}; build it again"
+    )
+
+
+def checked_run() -> dict[str, Any]:
+    """describe_run() for a program that records; SystemExit where the library is not the checkout's or can't run."""
+    if (reason := stale_library() or missing()) != "":
+        raise SystemExit(reason)
+    return describe_run()
 
 
 def describe_run() -> dict[str, Any]:

@@ -100,7 +100,10 @@ def load(path: Path) -> list[Row]:
         expected = [f.name for f in fields(Row)]
         if reader.fieldnames is None or list(reader.fieldnames) != expected:
             raise ValueError(f"{path}: the columns are {reader.fieldnames}; expected {expected}")
-        rows = [_parse(path, record) for record in reader]
+        try:
+            rows = [_parse(path, record) for record in reader]
+        except csv.Error as error:  # a NUL, or a field without end
+            raise ValueError(f"{path}: {error}") from None
     names = [row.name for row in rows]
     if len(set(names)) != len(names):
         raise ValueError(f"{path}: row names repeat; every row of a suite needs its own")
@@ -114,6 +117,9 @@ def _parse(path: Path, record: dict[str, str]) -> Row:
         row = Row(**{f.name: kinds[str(f.type)](record[f.name]) for f in fields(Row)})
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from None
+    for column in ("M", "N", "K", "batch"):
+        if not 0 <= getattr(row, column) < 2**31:
+            raise ValueError(f"{where}: {column} is {getattr(row, column)}; it takes 0 to 2147483647")
     for column, allowed in _VALUES.items():
         if getattr(row, column) not in allowed:
             raise ValueError(f"{where}: {column} is {getattr(row, column)!r}; it takes {', '.join(map(repr, allowed))}")

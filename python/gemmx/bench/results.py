@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from gemmx._files import write_atomically
 from gemmx.bench.stats import weighted_geomean
 
 Document = dict[str, Any]
@@ -76,8 +77,7 @@ def write(path: Path, document: Document) -> None:
     """One row per line, so that a diff shows which rows changed."""
     rows = ",\n".join("  " + json.dumps(row) for row in document["rows"])
     header = json.dumps(document["header"], indent=2).replace("\n", "\n ")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{{\n "header": {header},\n "rows": [\n{rows}\n ]\n}}\n')
+    write_atomically(path, f'{{\n "header": {header},\n "rows": [\n{rows}\n ]\n}}\n')
 
 
 def read(path: Path) -> Document:

@@ -163,8 +163,9 @@ def _from_table(
     infos = {k.name: k for k in kernel_infos()}
     for row in tables().find(problem, device):
         kernel = infos[row.plan.kernel]
-        fits = row.plan.splits <= _C.max_splits(shape.k, shape.bytes_a) and row.plan.schedule in kernel.schedules
-        if not reasons[kernel.name] and fits:
+        if reasons[kernel.name] or _C.check_plan(row.plan, problem, device):
+            continue
+        if _C.workspace_size(kernel.name, problem, row.plan, device) <= WORKSPACE_LIMIT:
             return Candidate(kernel, row.plan, predict(kernel, shape, machine, row.plan)), row
     return None
 

@@ -11,17 +11,20 @@ A row serves problems of the same N, K, batch, dtypes, majors, epilogue and alig
 of the nearest M within a factor of two. Of several rows of one problem the first in the file that can run is taken:
 the others are for a library without the first's kernel, a caller who excludes its family, or an epilogue that no row
 has and the first's kernel does not take. A table serves only the GPU model it was measured on, by the driver's name.
-The selector asks supports() again for every row that it takes.
+
+A table is data, whoever wrote it: it is parsed as JSON and nothing else, a malformed one is one ValueError, and
+every row that would serve is checked against the problem by _C.check_plan, as C++ does once more before it keeps the
+plan. So a row can choose a slower plan, and nothing worse.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import threading
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,9 @@ FORMAT = 1
 SHIPPED = Path(__file__).parent / "tables"
 # A row measured at M serves M/2 to 2M: beyond, another tile wins more often than not.
 MAX_M_RATIO = 2.0
+# More than a thousand times the shipped table. A file that never ends, such as a device, ends here.
+MAX_BYTES = 64 << 20
+_INT64 = range(-(2**63), 2**63)
 
 Key = tuple[int, int, int, str, str, str, int]
 
@@ -47,6 +53,7 @@ _COLUMNS: dict[str, type] = {
     "plan": dict,
 }
 _PLAN_COLUMNS: dict[str, type] = {"kernel": str, "schedule": str, "splits": int, "raster": str, "swizzle": int}
+_ALGORITHM = {"algo", "algo_version"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,8 @@ class Tables:
         m = problem.m
         rows: list[TableRow] = []
         for by_m in [table.get(k, {}) for k in dict.fromkeys((key, plain))]:
-            near = [x for x in by_m if max(m, x) <= MAX_M_RATIO * min(m, x)]
+            # A copy in one step: another thread may be in add().
+            near = [x for x in list(by_m) if max(m, x) <= MAX_M_RATIO * min(m, x)]
             near.sort(key=lambda x: (abs(math.log(x / m)), x))
             rows += [row for x in near for row in by_m[x]]
         return rows
@@ -141,6 +149,23 @@ def _check_columns(where: str, got: Any, columns: dict[str, type]) -> None:
         numeric = kind in (int, float) and isinstance(value, (int, kind)) and not isinstance(value, bool)
         if not (numeric or (kind in (str, dict) and isinstance(value, kind))):
             raise ValueError(f"{where} has {name} = {value!r:.60}, it must be of type {kind.__name__}.")
+        if isinstance(value, int) and value not in _INT64:
+            raise ValueError(f"{where} has {name} of more than 64 bits.")
+
+
+def _parse_plan(where: str, got: dict[str, Any]) -> _C.Plan:
+    """The plan of a row whose kernel is known."""
+    if got["splits"] < 1 or (got["splits"] > 1 and got["schedule"] != "split_k") or got["swizzle"] < 1:
+        raise ValueError(
+            f"{where} has a plan with schedule {got['schedule']!r:.60}, {got['splits']} splits and swizzle "
+            f"{got['swizzle']}; splits and swizzle must be at least 1, and more than one split needs split_k."
+        )
+    if got["schedule"] == "auto":
+        raise ValueError(f"{where} has a plan with schedule 'auto', which is a request and not a schedule.")
+    try:
+        return _C.Plan.from_dict(got)
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{where} has a plan that can't be read: {error}.") from None
 
 
 def parse_table(text: str, source: str) -> tuple[str, list[tuple[Key, TableRow]]]:
@@ -150,7 +175,7 @@ def parse_table(text: str, source: str) -> tuple[str, list[tuple[Key, TableRow]]
     """
     try:
         table = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: nested more deeply than any table
         raise ValueError(f"table {source} is no JSON: {error}.") from None
     _check_columns(f"table {source}", table, {"format": int, "gpu": str})
     if table["format"] != FORMAT:
@@ -165,33 +190,39 @@ def parse_table(text: str, source: str) -> tuple[str, list[tuple[Key, TableRow]]
         _check_columns(f"{where} plan", row["plan"], _PLAN_COLUMNS)
         if row["m"] < 1 or not (row["us"] > 0 and math.isfinite(row["us"])):
             raise ValueError(f"{where} has m = {row['m']} and us = {row['us']}, both must be positive.")
-        if row["plan"].get("algo_version"):
+        if not _ALGORITHM.isdisjoint(row["plan"]):
             raise ValueError(f"{where} stores an algorithm of cuBLASLt, which no table may; measure it again.")
         if row["plan"]["kernel"] not in known:
             stale.add(row["plan"]["kernel"])
             continue
-        try:
-            plan = _C.Plan.from_dict(row["plan"])
-        except (ValueError, RuntimeError, TypeError) as error:
-            raise ValueError(f"{where} has a plan that can't be read: {error}.") from None
         key = tuple(row[c] for c in ("n", "k", "batch", "dtypes", "majors", "epilogue", "align"))
+        plan = _parse_plan(where, row["plan"])
         rows.append((key, TableRow(row["m"], float(row["us"]), plan, source, row["epilogue"])))
     if stale:
         warnings.warn(
-            f"table {source} names {len(stale)} kernels that this version does not have ({min(stale)}, ...); "
+            f"table {source} names {len(stale)} kernels that this version does not have ({min(stale)!r:.80}, ...); "
             "their rows are ignored, measure it again.",
             stacklevel=3,
         )
     return table["gpu"], rows
 
 
-@lru_cache(maxsize=1)
+_loaded: Tables | None = None
+_loading = threading.RLock()  # a selection in one thread and load_table in another must get one Tables
+
+
 def tables() -> Tables:
     """The tables in use: those shipped, read on first use, then the user's."""
-    loaded = Tables()
-    for path in sorted(SHIPPED.glob("*.json")):
-        loaded.add(*parse_table(path.read_text(encoding="utf-8"), path.name))
-    return loaded
+    global _loaded  # noqa: PLW0603
+    if (ready := _loaded) is not None:
+        return ready
+    with _loading:
+        if _loaded is None:
+            loaded = Tables()
+            for path in sorted(SHIPPED.glob("*.json")):
+                loaded.add(*parse_table(path.read_text(encoding="utf-8"), path.name))
+            _loaded = loaded
+        return _loaded
 
 
 def load_table(path: str | Path) -> int:
@@ -201,17 +232,24 @@ def load_table(path: str | Path) -> int:
     read. Nothing changes where it raises.
     """
     path = Path(path)
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"table {path} has more than {MAX_BYTES >> 20} MiB, which no table needs.")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = content.decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"table {path} is not UTF-8 text.") from None
     gpu, rows = parse_table(text, str(path))
-    tables().add(gpu, rows)
+    with _loading:
+        tables().add(gpu, rows)
     _C.clear_plan_cache()
     return len(rows)
 
 
 def reset_tables() -> None:
     """Forgets the user's tables: the shipped ones are read again. Empties the plan cache."""
-    tables.cache_clear()
+    global _loaded  # noqa: PLW0603
+    with _loading:
+        _loaded = None
     _C.clear_plan_cache()

@@ -1,0 +1,47 @@
+"""Fixtures of the tests that need a GPU. Without one that the library was built for they skip, saying why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from gemmx import _C
+
+
+def missing() -> str:
+    """Why no kernel can run here; "" where one can."""
+    if not _C.build_archs():
+        return "the library was built with GEMMX_CUDA_ARCHS=none"
+    if not torch.cuda.is_available():
+        return "there is no CUDA device"
+    capability = _C.cuda_device(0).capability
+    if not any(_C.built_for(spec.name, capability) for spec in _C.kernels() if spec.family != "cublaslt"):
+        return f"the library was built for {', '.join(_C.build_archs())}, not for compute capability {capability / 10}"
+    return ""
+
+
+@pytest.fixture(scope="session")
+def device() -> _C.Device:
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+    return _C.cuda_device(0)
+
+
+@pytest.fixture
+def kernel(request: pytest.FixtureRequest, device: _C.Device, record_property: Callable[[str, object], None]) -> str:
+    """The name of a registered kernel of the present architecture: one test for each."""
+    spec = next(spec for spec in _C.kernels() if spec.name == request.param)
+    if not spec.min_capability <= device.capability <= spec.max_capability:
+        pytest.skip(f"a kernel of compute capability {spec.min_capability / 10}")
+    if not _C.built_for(spec.name, device.capability):
+        pytest.skip(f"not built for compute capability {device.capability / 10}")
+    record_property("kernel", spec.name)
+    return spec.name
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kernel" in metafunc.fixturenames:
+        metafunc.parametrize("kernel", [spec.name for spec in _C.kernels()], indirect=True)

@@ -1,0 +1,98 @@
+"""Every kernel of this GPU on small problems, for compute-sanitizer: sanitize.py runs it once under each tool.
+
+Operands and results are made and judged on the CPU, so that under the tools little but gemmx's own kernels runs. With
+PYTORCH_NO_CUDA_MEMORY_CACHING=1 every tensor and workspace is an allocation with bounds of its own.
+The last line is JSON: how often each kernel ran, and what was wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+import torch  # noqa: E402
+
+from gemmx import _C  # noqa: E402
+from gemmx.ops import check, op_arguments  # noqa: E402
+from problems import ALIGNED, Case, Instance, Layout, Placed, instance  # noqa: E402
+
+# Tails in M, N and K, unaligned and aligned; every part of the epilogue; each schedule, with small M for the workspace.
+CASES = (
+    Case(17, 40, 72, bias="a", c="full", activation="relu"),
+    Case(65, 71, 101, a=Layout(ld_pad=1), b=Layout(ld_pad=3), out=Layout(ld_pad=5), bias="f32", activation="gelu"),
+    Case(65, 72, 264, a=ALIGNED, b=ALIGNED, out=ALIGNED, c="out", alpha=0.5, beta=0.25),
+    Case(136, 264, 128, a=ALIGNED, b=ALIGNED, out=ALIGNED, batch=2),
+    Case(1, 648, 1032, a=ALIGNED, b=ALIGNED, out=ALIGNED, splits=3),
+    Case(33, 264, 1040, a=ALIGNED, b=ALIGNED, splits=4, bias="a", activation="silu"),
+    Case(136, 264, 1024, a=ALIGNED, b=ALIGNED, schedule="stream_k"),
+    Case(24, 16, 0, c="row", bias="a"),
+)
+
+
+def majors_of(spec: _C.KernelSpec, index: int) -> tuple[str, str]:
+    """The kernel's majors; where it takes any, another pair for each case."""
+    any_a, any_b = ("k", "m")[index % 2], ("k", "n")[index // 2 % 2]
+    return any_a if spec.major_a == "none" else spec.major_a, any_b if spec.major_b == "none" else spec.major_b
+
+
+def instances(spec: _C.KernelSpec) -> Iterator[Instance]:
+    for index, case in enumerate(CASES):
+        for precision in (None, "tf32") if spec.dtype_a == "f32" else (None,):
+            moved = replace(case.with_majors(*majors_of(spec, index)), precision=precision)
+            yield instance(moved, spec.dtype_a, "cpu")
+
+
+def on_gpu(placed: Placed) -> torch.Tensor:
+    """The same view of a copy of the buffer."""
+    view = placed.view
+    return placed.buffer.cuda().as_strided(view.shape, view.stride(), view.storage_offset())
+
+
+def run(inst: Instance, spec: _C.KernelSpec, device: _C.Device) -> list[str] | None:
+    """The faults; None where the kernel does not take the case."""
+    placed = iter(inst.operands)
+    a, b = on_gpu(next(placed)), on_gpu(next(placed))
+    c = None if inst.c is None else on_gpu(next(placed))
+    bias = None if inst.bias is None else on_gpu(next(placed))[0]
+    kwargs = inst.kwargs | {"bias": bias, "kernel": spec.name} | ({} if c is None else {"c": c})
+    out = inst.new_out()
+    out_view = None if out is None else on_gpu(out)
+    if inst.case.c == "out":
+        kwargs["c"] = out_view
+    problem = check(a, b, **kwargs, **({"out_dtype": inst.d_dtype} if out is None else {"out": out_view})).problem
+    if _C.supports(spec.name, problem, device):
+        return None
+    if out is None or out_view is None:
+        return inst.faults(torch.ops.gemmx.gemm(a, b, **op_arguments(kwargs), out_dtype=inst.d_dtype).cpu())
+    torch.ops.gemmx.gemm_out(a, b, **op_arguments(kwargs), out=out_view)
+    out.buffer.copy_(out_view.as_strided(out.buffer.shape, (1,), 0).cpu())
+    return inst.faults(out.view, out)
+
+
+def main() -> None:
+    device = _C.cuda_device(0)
+    ran: dict[str, int] = {}
+    wrong: list[str] = []
+    for spec in _C.kernels():
+        if not (
+            _C.built_for(spec.name, device.capability)
+            and spec.min_capability <= device.capability <= spec.max_capability
+        ):
+            continue
+        ran[spec.name] = 0
+        for inst in instances(spec):
+            faults = run(inst, spec, device)
+            torch.cuda.synchronize()
+            if faults is not None:
+                ran[spec.name] += 1
+                wrong += [f"{spec.name}: {inst.case}: {fault}" for fault in faults]
+    print(json.dumps({"ran": ran, "wrong": wrong}))
+
+
+if __name__ == "__main__":
+    main()
