@@ -48,7 +48,7 @@ else
   BUILD := build
 endif
 
-TARGETS := demo test test-gpu fuzz sanitize bench build build-gpu fmt lint sass ncu clean
+TARGETS := demo test test-gpu fuzz sanitize bench ladder build build-gpu fmt lint sass ncu clean
 .PHONY: help $(TARGETS)
 
 help:
@@ -112,6 +112,11 @@ fuzz: $(BUILD)
 
 bench: $(BUILD)
 	$(PY) benchmarks/run.py $(ARGS)
+
+# Measures the teaching kernels and writes docs/ladder.md.
+ladder: $(BUILD)
+	$(PY) benchmarks/ladder.py $(ARGS)
+	$(PY) benchmarks/ladder_report.py
 
 fmt: $(LINT)
 	git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' | xargs -r $(BIN)clang-format -i

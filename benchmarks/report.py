@@ -35,9 +35,11 @@ Suites = dict[str, Document]
 
 
 def load_results(folder: Path) -> dict[str, Suites]:
-    """Result files by GPU folder and suite."""
+    """Result files by GPU folder and suite. The ladder has its own report, ladder_report.py."""
     found: dict[str, Suites] = {}
     for path in sorted(folder.glob("*/*.json")):
+        if path.stem == "ladder":
+            continue
         found.setdefault(path.parent.name, {})[path.stem] = read(path)
     return found
 

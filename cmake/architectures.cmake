@@ -9,12 +9,12 @@
 # in sm_90a only, tcgen05 in sm_100a). The others run on every later minor version of their major version.
 set(GEMMX_ARCHITECTURES
     # name code capability families
-    "80    80   80   simt sm80"
-    "86    80   86   simt sm80"
-    "89    80   89   simt sm80"
-    "90a   90a  90   simt sm80 cutlass_sm90"
-    "100a  100a 100  simt sm80 cutlass_sm100"
-    "120a  120a 120  simt sm80")
+    "80    80   80   simt sm80 ladder"
+    "86    80   86   simt sm80 ladder"
+    "89    80   89   simt sm80 ladder"
+    "90a   90a  90   simt sm80 sm90 cutlass_sm90 ladder ladder_sm90"
+    "100a  100a 100  simt sm80 cutlass_sm100 ladder"
+    "120a  120a 120  simt sm80 ladder")
 
 # Sets <prefix>_NAME, _CODE, _CAPABILITY, _FAMILIES from a row of the table.
 macro(gemmx_architecture_row row prefix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -158,3 +159,44 @@ def test_scheduler_at_the_limit_of_a_launch() -> None:
     # 46340 x 46341 tiles, swizzled: no product of the decomposition leaves 32 bits.
     scheduler = t.TileScheduler(46340 * 64, 46341 * 64, 1, 64, 64, "along_m", 46341)
     assert scheduler.coord(46340 * 46341 - 1) == (0, 0, 46339, 46340)
+
+
+@settings(deadline=None)
+@given(
+    tiles=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    raster=st.sampled_from(RASTERS),
+    swizzle=st.sampled_from([t.hilbert, 1, 4, 8, 16, 64]),
+)
+def test_every_order_visits_every_tile_once(tiles: tuple[int, int], raster: str, swizzle: int) -> None:
+    order = t.tile_order(128 * tiles[0] - 3, 256 * tiles[1] - 255, 128, 256, raster, swizzle)
+    assert sorted(order) == [(m, n) for m in range(tiles[0]) for n in range(tiles[1])]
+
+
+@pytest.mark.parametrize("side", [1, 2, 4, 8, 16, 32])
+def test_hilbert_walks_to_a_neighbour(side: int) -> None:
+    order = t.tile_order(side, side, 1, 1, "along_m", t.hilbert)
+    steps = [abs(a[0] - b[0]) + abs(a[1] - b[1]) for a, b in pairwise(order)]
+    assert steps == [1] * (side * side - 1)
+
+
+def test_hilbert_stays_in_a_quadrant_until_it_is_done() -> None:
+    order = t.tile_order(24, 17, 1, 1, "along_m", t.hilbert)  # a rectangle that no square of the curve fits
+    seen: list[tuple[int, int]] = []
+    for m, n in order:
+        if (quadrant := (m // 16, n // 16)) not in seen[-1:]:
+            seen.append(quadrant)
+    assert sorted(seen) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_wave_in_hilbert_order_needs_the_fewest_rows_and_columns() -> None:
+    """What the order is for: the rows and columns of tiles that 64 CTAs at a time share."""
+
+    def lines(raster: str, swizzle: int) -> int:
+        order = t.tile_order(64, 64, 1, 1, raster, swizzle)
+        waves = [order[i : i + 64] for i in range(0, len(order), 64)]
+        return sum(len({m for m, _ in wave}) + len({n for _, n in wave}) for wave in waves)
+
+    assert lines("along_n", 1) == 64 * (1 + 64)
+    assert lines("along_n", 4) == 64 * (4 + 16)
+    assert lines("along_n", 8) == lines("along_n", t.hilbert) == 64 * (8 + 8)
+    assert lines("along_m", 16) == 64 * (16 + 4)

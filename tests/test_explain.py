@@ -41,6 +41,20 @@ def test_roofline_of_a_square_by_hand() -> None:
     assert r.time_us == pytest.approx(138.9, abs=0.1)  # 137.44e9 / 989.4e6
 
 
+def test_roofline_of_the_ladder_by_hand() -> None:
+    # 4096^3 fp32: intensity 1/b naive, T/b tiled, apart from the 4096^2 elements of D.
+    r = roofline(4096, 4096, 4096, "f32", "h200", tile=(32, 32))
+    assert r.bytes_naive == 2 * 4 * 4096**3 + 4 * 4096**2
+    assert r.intensity_naive == pytest.approx(1 / 4, rel=2e-4)
+    assert r.intensity_tiled == pytest.approx(32 / 4, rel=0.01)
+    assert r.peak_tflops == pytest.approx(66.9, abs=0.1)  # 132 SMs x 256 x 1.98 GHz
+    assert r.ridge == pytest.approx(13.9, abs=0.1)
+    # bf16 in, fp32 out: only D grows.
+    wide = roofline(4096, 4096, 4096, ("bf16", "f32"), profile("h200"))
+    assert wide.bytes - roofline(4096, 4096, 4096, "bf16", "h200").bytes == 2 * 4096**2
+    assert roofline(0, 5, 7).intensity_naive == roofline(0, 5, 7).intensity_tiled == 0.0
+
+
 def test_byte_counts_are_ordered_and_exact() -> None:
     assert naive_bytes(3, 5, 7, (2, 2, 4)) == 3 * 5 * (7 * 4 + 4)
     assert ideal_bytes(3, 5, 7, (2, 2, 4)) == 3 * 7 * 2 + 7 * 5 * 2 + 3 * 5 * 4
@@ -55,6 +69,8 @@ def test_byte_counts_are_ordered_and_exact() -> None:
     [
         (lambda: roofline(-1, 2, 3), "M is -1, it must be at least 0"),
         (lambda: roofline(1, 2, 3, "int9"), "dtype is 'int9'"),
+        (lambda: roofline(1, 2, 3, ("bf16", "int9")), "dtype is 'int9'"),
+        (lambda: roofline(1, 2, 3, tile=(0, 8)), "tile is .0, 8., it must have at least 1 row and 1 column"),
         (lambda: roofline(1, 2, 3, device="h900"), "device is 'h900', which is no profile: use one of a100, "),
         (lambda: gemmx.explain.shape(1, 2, 3, device="h900"), "device is 'h900'"),
         (lambda: gemmx.explain.shape(1, 2, 3, major_a="n"), "major_a is 'n', it must be 'k' or 'm'"),

@@ -97,15 +97,16 @@ def test_every_row_has_a_plan_that_the_device_can_run(name: str) -> None:
         assert names == set(SPECS), where
 
 
-def test_kernels_that_load_16_bytes_never_get_unaligned_operands() -> None:
-    device = profile("h200")
+@pytest.mark.parametrize("name", ["h200", "a100"])
+def test_unaligned_operands_get_kernels_that_take_them(name: str) -> None:
+    """On Hopper the wgmma family, which packs them; elsewhere, or where that does not pay, the `any` rows."""
+    device = profile(name)
     for row in ROWS:
         problem = problem_of(row)
         if min(problem.a.vector_bytes, problem.b.vector_bytes) >= 16:
             continue
         kernel = choose(problem, device, exclude_families=("cublaslt",), only_built=False).kernel
-        assert SPECS[kernel].mma != "HGMMA", f"{row.name}: {kernel}"
-        assert SPECS[kernel].family == "simt" or kernel.endswith("_align2"), f"{row.name}: {kernel}"
+        assert SPECS[kernel].family in ("simt", "sm90") or kernel.endswith("_align2"), f"{row.name}: {kernel}"
 
 
 @pytest.mark.parametrize(("name", "limit"), [("a100", 166912), ("rtx4090", 101376), ("h200", 232448)])
@@ -220,7 +221,7 @@ def test_excluding_everything_is_one_sentence() -> None:
         choose(
             shape_problem(64, 64, 64),
             profile("h200"),
-            exclude_families=("cublaslt", "cutlass", "sm80", "simt"),
+            exclude_families=("cublaslt", "cutlass", "sm90", "sm80", "simt"),
             only_built=False,
         )
 
@@ -313,14 +314,14 @@ def test_the_rules_of_thumb_hold_on_an_h200(user_tables: None) -> None:
     def family(*args: Any, **options: Any) -> str:
         return SPECS[choose(shape_problem(*args, **options), h200, only_built=False).kernel].family
 
-    # Large and mid shapes: cuBLASLt. Measured 0.96-1.02 for CUTLASS at 4096^3 and above.
-    assert family(8192, 8192, 8192) == family(4096, 4096, 4096) == family(128, 4096, 4096) == "cublaslt"
-    # Decode up to about 50 MB of weights: 11.6-11.9 us for operands swapped against 13.8.
-    assert family(1, 4096, 4096) == family(16, 4096, 4096) == "cutlass"
+    # Large products: within 2 % of each other.
+    assert family(8192, 8192, 8192) in ("cublaslt", "sm90")
+    # Decode up to about 50 MB of weights: 11.2 us for operands swapped against 12.6.
+    assert family(1, 4096, 4096) == family(16, 4096, 4096) == "sm90"
     # Unaligned: cuBLASLt falls off by 5 to 8.
-    assert family(2048, 4096, 4097) == family(2048, 4097, 4096) == family(2048, 50257, 768) == "sm80"
+    assert family(2048, 4096, 4097) == family(2048, 4097, 4096) == family(2048, 50257, 768) == "sm90"
     # Activations that cuBLASLt does not fuse.
-    assert family(2048, 6144, 4096, activation="silu") == "cutlass"
+    assert family(2048, 6144, 4096, activation="silu") in ("cutlass", "sm90")
     assert family(4096, 4096, 4096, "f32") == "cublaslt"
 
 
@@ -335,6 +336,8 @@ def test_more_work_never_takes_less_time() -> None:
     for device in (machine_of(profile("h200")), machine_of(profile("a100"))):
         for kernel in INFOS.values():
             if not device.capability <= kernel.max_capability or kernel.min_capability > device.capability:
+                continue
+            if kernel.teaching:  # the model knows nothing of what the ladder's lower rungs leave out
                 continue
             plan = _C.Plan(kernel.name, kernel.schedules[0])
             for grow in ((2, 1, 1), (1, 2, 1), (1, 1, 2)):

@@ -1,8 +1,9 @@
-// Baselines that only benchmarks use: cuBLASLt's heuristics one by one, and a streaming read.
+// Baselines that only benchmarks use: cuBLASLt's heuristics one by one, a streaming read, the rate of mma.sync.
 #include "bindings/bindings.h"
 #include "core/device.h"
 #ifdef GEMMX_HAS_CUDA
 #include "kernels/cublaslt/baseline.h"
+#include "kernels/mma_rate/mma_rate.h"
 #include "kernels/stream_read/stream_read.h"
 #endif
 
@@ -33,6 +34,14 @@ void bind_bench(py::module_& m) {
       py::arg("data_ptr"), py::arg("bytes"), py::arg("sink_ptr"), py::arg("sm_count"), py::arg("variant"),
       py::arg("stream"), "Reads the bytes once: the floor of every kernel that must read them.");
   m.def("stream_read_variants", &stream_read_variants);
+  m.def(
+      "mma_rate",
+      [](int iterations, uintptr_t sink, int sm_count, uintptr_t stream) {
+        mma_rate(iterations, reinterpret_cast<void*>(sink), sm_count, reinterpret_cast<Stream>(stream));
+      },
+      py::arg("iterations"), py::arg("sink_ptr"), py::arg("sm_count"), py::arg("stream"),
+      "mma.sync on every SM from registers alone: the ceiling of every kernel that multiplies by it.");
+  m.def("mma_rate_flops", &mma_rate_flops, "FLOPs of one SM in one iteration of mma_rate.");
 #else
   (void)m;
 #endif

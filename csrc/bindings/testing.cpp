@@ -3,6 +3,7 @@
 #include "bindings/bindings.h"
 #include "core/out_of_memory.h"
 #include "device/mainloop/operand_tile.cuh"
+#include "device/scheduler/tile_order.cuh"
 #include "device/scheduler/tile_scheduler.cuh"
 #include "device/swizzle.cuh"
 
@@ -60,6 +61,21 @@ void bind_testing(py::module_& m) {
           py::arg("index"), "(batch, split, tile_m, tile_n) of a CTA.");
   t.def("cta_count", &device::cta_count, py::arg("m"), py::arg("n"), py::arg("batch"), py::arg("splits"),
         py::arg("tile_m"), py::arg("tile_n"));
+  t.def(
+      "tile_order",
+      [](int64_t rows, int64_t columns, int tile_m, int tile_n, const std::string& raster, int swizzle) {
+        const device::TileOrder order = device::make_tile_order(
+            rows, columns, tile_m, tile_n, parse(parse_raster_order(raster), "raster", raster), swizzle);
+        py::list tiles;
+        for (uint32_t i = 0; i < order.bands.tiles_m * order.bands.tiles_n; ++i) {
+          const device::TileCoord c = order.coord(i);
+          tiles.append(py::make_tuple(c.m, c.n));
+        }
+        return tiles;
+      },
+      py::arg("m"), py::arg("n"), py::arg("tile_m"), py::arg("tile_n"), py::arg("raster"), py::arg("swizzle"),
+      "(tile_m, tile_n) of every place of the order.");
+  t.attr("hilbert") = device::kHilbert;
   t.attr("max_grid_x") = device::kMaxGridX;
 }
 

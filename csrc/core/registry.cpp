@@ -7,8 +7,10 @@
 #include "core/build_info.h"
 #include "kernels/cublaslt/specs.h"
 #include "kernels/cutlass/specs.h"
+#include "kernels/ladder/specs.h"
 #include "kernels/simt/specs.h"
 #include "kernels/sm80/specs.h"
+#include "kernels/sm90/specs.h"
 
 namespace gemmx {
 
@@ -26,6 +28,11 @@ namespace kernels {
 #else
 #define GEMMX_SM80_KERNEL GEMMX_SKIP
 #endif
+#ifdef GEMMX_ARCHS_SM90
+#define GEMMX_SM90_KERNEL GEMMX_DECLARE
+#else
+#define GEMMX_SM90_KERNEL GEMMX_SKIP
+#endif
 #ifdef GEMMX_ARCHS_CUTLASS_SM90
 #define GEMMX_CUTLASS_SM90_KERNEL GEMMX_DECLARE
 #else
@@ -36,6 +43,16 @@ namespace kernels {
 #else
 #define GEMMX_CUTLASS_SM100_KERNEL GEMMX_SKIP
 #endif
+#ifdef GEMMX_ARCHS_LADDER
+#define GEMMX_LADDER_KERNEL GEMMX_DECLARE
+#else
+#define GEMMX_LADDER_KERNEL GEMMX_SKIP
+#endif
+#ifdef GEMMX_ARCHS_LADDER_SM90
+#define GEMMX_LADDER_SM90_KERNEL GEMMX_DECLARE
+#else
+#define GEMMX_LADDER_SM90_KERNEL GEMMX_SKIP
+#endif
 #ifdef GEMMX_HAS_CUDA
 #define GEMMX_CUBLASLT_KERNEL GEMMX_DECLARE
 #else
@@ -44,8 +61,11 @@ namespace kernels {
 #include "kernels/all_instances.inc"
 #undef GEMMX_SIMT_KERNEL
 #undef GEMMX_SM80_KERNEL
+#undef GEMMX_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM100_KERNEL
+#undef GEMMX_LADDER_KERNEL
+#undef GEMMX_LADDER_SM90_KERNEL
 #undef GEMMX_CUBLASLT_KERNEL
 #undef GEMMX_DECLARE
 #undef GEMMX_SKIP
@@ -56,16 +76,22 @@ namespace {
 // Specs of every row, built or not.
 #define GEMMX_SIMT_KERNEL(NAME, ...) GEMMX_SIMT_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_SM80_KERNEL(NAME, ...) GEMMX_SM80_SPEC(NAME, __VA_ARGS__),
+#define GEMMX_SM90_KERNEL(NAME, ...) GEMMX_SM90_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_CUTLASS_SM90_KERNEL(NAME, ...) GEMMX_CUTLASS_SM90_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_CUTLASS_SM100_KERNEL(NAME, ...) GEMMX_CUTLASS_SM100_SPEC(NAME, __VA_ARGS__),
+#define GEMMX_LADDER_KERNEL(NAME, ...) GEMMX_LADDER_SPEC(NAME, __VA_ARGS__),
+#define GEMMX_LADDER_SM90_KERNEL(NAME, ...) GEMMX_LADDER_SM90_SPEC(NAME, __VA_ARGS__),
 #define GEMMX_CUBLASLT_KERNEL(NAME, ...) GEMMX_CUBLASLT_SPEC(NAME, __VA_ARGS__),
 const KernelSpec kSpecs[] = {
 #include "kernels/all_instances.inc"
 };
 #undef GEMMX_SIMT_KERNEL
 #undef GEMMX_SM80_KERNEL
+#undef GEMMX_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM90_KERNEL
 #undef GEMMX_CUTLASS_SM100_KERNEL
+#undef GEMMX_LADDER_KERNEL
+#undef GEMMX_LADDER_SM90_KERNEL
 #undef GEMMX_CUBLASLT_KERNEL
 
 constexpr size_t kCount = std::size(kSpecs);
@@ -91,6 +117,12 @@ constexpr int kArchsSm80[] = {GEMMX_ARCHS_SM80};
 #else
 #define GEMMX_SM80_KERNEL GEMMX_NOT_BUILT
 #endif
+#ifdef GEMMX_ARCHS_SM90
+constexpr int kArchsSm90[] = {GEMMX_ARCHS_SM90};
+#define GEMMX_SM90_KERNEL(NAME, ...) Built{&kernels::NAME, kArchsSm90},
+#else
+#define GEMMX_SM90_KERNEL GEMMX_NOT_BUILT
+#endif
 #ifdef GEMMX_ARCHS_CUTLASS_SM90
 constexpr int kArchsCutlassSm90[] = {GEMMX_ARCHS_CUTLASS_SM90};
 #define GEMMX_CUTLASS_SM90_KERNEL(NAME, ...) Built{&kernels::NAME, kArchsCutlassSm90},
@@ -102,6 +134,18 @@ constexpr int kArchsCutlassSm100[] = {GEMMX_ARCHS_CUTLASS_SM100};
 #define GEMMX_CUTLASS_SM100_KERNEL(NAME, ...) Built{&kernels::NAME, kArchsCutlassSm100},
 #else
 #define GEMMX_CUTLASS_SM100_KERNEL GEMMX_NOT_BUILT
+#endif
+#ifdef GEMMX_ARCHS_LADDER
+constexpr int kArchsLadder[] = {GEMMX_ARCHS_LADDER};
+#define GEMMX_LADDER_KERNEL(NAME, ...) Built{&kernels::NAME, kArchsLadder},
+#else
+#define GEMMX_LADDER_KERNEL GEMMX_NOT_BUILT
+#endif
+#ifdef GEMMX_ARCHS_LADDER_SM90
+constexpr int kArchsLadderSm90[] = {GEMMX_ARCHS_LADDER_SM90};
+#define GEMMX_LADDER_SM90_KERNEL(NAME, ...) Built{&kernels::NAME, kArchsLadderSm90},
+#else
+#define GEMMX_LADDER_SM90_KERNEL GEMMX_NOT_BUILT
 #endif
 #ifdef GEMMX_HAS_CUDA
 #define GEMMX_CUBLASLT_KERNEL(NAME, ...) Built{&kernels::NAME, {}, true},

@@ -5,6 +5,9 @@
     ridge      peak FLOP/s / peak bytes/s                     intensity at which both bind
     time       max(FLOPs / peak, bytes / bandwidth)
 
+so that FLOP/s are at most min(peak, intensity * bandwidth). Three counts of bytes: naive, every element of D reads
+its row and its column; tiled, every T x T tile of D does; ideal, each operand moves once.
+
 After Williams, Waterman, Patterson: "Roofline: an insightful visual performance model", CACM 52(4), 2009.
 """
 
@@ -55,6 +58,8 @@ class Roofline:
     bytes_tiled: float
     bytes: float  # ideal: each operand once
     tile: tuple[int, int]
+    intensity_naive: float  # FLOP per naive byte: about 1 / b for elements of b bytes
+    intensity_tiled: float  # FLOP per tiled byte: about T / b for a tile of T x T
     intensity: float  # FLOP per ideal byte
     ridge: float  # FLOP per byte
     peak_tflops: float
@@ -77,10 +82,9 @@ def roofline(
     m: int,
     n: int,
     k: int,
-    dtype: str = "bf16",
-    *,
-    dtype_d: str | None = None,
+    dtypes: str | tuple[str, str] = "bf16",
     device: str | _C.Device = "h200",
+    *,
     batch: int = 1,
     tile: tuple[int, int] = (128, 128),
     precision: str = "ieee",
@@ -88,31 +92,38 @@ def roofline(
 ) -> Roofline:
     """The roofline of D (M, N) = A (M, K) @ B (K, N).
 
-    dtype: of A and B ("bf16", "f16", "f32"); dtype_d: of D, by default the same.
+    dtypes: of A, B and D ("bf16", "f16", "f32"), or (of A and B, of D).
     device: a profile's name or a Device; its peaks are nominal, dense, fp32 accumulation.
     tile: rows and columns of the tile of bytes_tiled. extra_bytes: of C and bias, where they are read.
 
-    Raises ValueError for a negative size, an unknown dtype or device.
+    Raises ValueError for a negative size, a tile of no rows or columns, an unknown dtype or device.
     """
     for name, size in (("M", m), ("N", n), ("K", k), ("batch", batch)):
         if size < 0:
             raise ValueError(f"{name} is {size}, it must be at least 0.")
-    for dtype_name in (dtype, dtype_d or dtype):
+    if min(tile) < 1:
+        raise ValueError(f"tile is {tile}, it must have at least 1 row and 1 column.")
+    dtype, dtype_d = (dtypes, dtypes) if isinstance(dtypes, str) else dtypes
+    for dtype_name in (dtype, dtype_d):
         if dtype_name not in ("bf16", "f16", "f32"):
             raise ValueError(f"dtype is {dtype_name!r}, it must be bf16, f16 or f32.")
     target = profile(device) if isinstance(device, str) else device
-    sizes = (ELEMENT_BYTES[dtype], ELEMENT_BYTES[dtype], ELEMENT_BYTES[dtype_d or dtype])
+    sizes = (ELEMENT_BYTES[dtype], ELEMENT_BYTES[dtype], ELEMENT_BYTES[dtype_d])
     work = flops(m, n, k, batch)
+    naive = naive_bytes(m, n, k, sizes, batch)
+    tiled = tiled_bytes(m, n, k, sizes, tile, batch=batch)
     least = ideal_bytes(m, n, k, sizes, batch) + extra_bytes
     peak, bandwidth = peak_flops(target, dtype, precision), target.dram_gbps * 1e9
     compute_us, memory_us = work / peak * 1e6, least / bandwidth * 1e6
     return Roofline(
         device=target.name,
         flops=work,
-        bytes_naive=naive_bytes(m, n, k, sizes, batch),
-        bytes_tiled=tiled_bytes(m, n, k, sizes, tile, batch=batch),
+        bytes_naive=naive,
+        bytes_tiled=tiled,
         bytes=least,
         tile=tile,
+        intensity_naive=work / naive if naive else 0.0,
+        intensity_tiled=work / tiled if tiled else 0.0,
         intensity=work / least if least else 0.0,
         ridge=peak / bandwidth,
         peak_tflops=peak / 1e12,

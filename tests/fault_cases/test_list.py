@@ -8,7 +8,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 
 
-def tested() -> set[str]:
+def cases_with_tests() -> set[str]:
     names = (
         name for path in FOLDER.glob("test_*.py") for name in re.findall(r"^def test_(\w+)", path.read_text(), re.M)
     )
@@ -19,4 +19,4 @@ def test_readme_and_tests_have_the_same_cases() -> None:
     rows = re.findall(r"^\| (B\d\d) \|(.*)\|$", (FOLDER / "README.md").read_text(), re.MULTILINE)
     listed = [case for case, _ in rows]
     assert listed == sorted(set(listed))
-    assert set(listed) == tested()
+    assert set(listed) == cases_with_tests()

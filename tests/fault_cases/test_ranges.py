@@ -143,7 +143,7 @@ def with_sms(device: _C.Device, sms: int) -> _C.Device:
 
 
 def test_b26_workspaces_hold_every_partial() -> None:
-    """Split-K has a float32 partial of D for each split, whatever M and the number of SMs are."""
+    """Split-K has a float32 partial of D for each split, or none in memory, whatever M and the number of SMs are."""
     for spec in SPECS.values():
         if "split_k" not in spec.schedules:
             continue
@@ -171,20 +171,22 @@ def test_b26_partials_stay_in_the_workspace() -> None:
             b = normal(4096, 640, dtype=dtype, device="cuda")
             a = a.t().contiguous().t() if spec.major_a == "m" else a
             b = b.t().contiguous().t() if spec.major_b == "k" else b
-            request: dict[str, Any] = {"kernel": spec.name, "schedule": "split_k", "splits": 8}
+            request: dict[str, Any] = {"kernel": spec.name, "schedule": "split_k", "splits": 16}
             problem = check(a, b, **request).problem
             if _C.supports(spec.name, problem, device):
                 continue
-            size = _C.workspace_size(spec.name, problem, _C.Plan(spec.name, "split_k", 8), device)
+            size = _C.workspace_size(spec.name, problem, _C.Plan(spec.name, "split_k", 16), device)
+            if not size:  # the partials stay in shared memory
+                continue
             out = torch.empty(m, 640, dtype=dtype, device="cuda")
-            OP_OUT(a, b, kernel_name=spec.name, schedule="split_k", splits=8, out=out)  # decided and prepared
+            OP_OUT(a, b, kernel_name=spec.name, schedule="split_k", splits=16, out=out)  # decided and prepared
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             left, hole, right = (torch.full((size,), 0xA5, dtype=torch.uint8, device="cuda") for _ in range(3))
             adjacent = -(-size // 512) * 512
             between = hole.data_ptr() - left.data_ptr(), right.data_ptr() - hole.data_ptr()
             del hole
-            OP_OUT(a, b, kernel_name=spec.name, schedule="split_k", splits=8, out=out)
+            OP_OUT(a, b, kernel_name=spec.name, schedule="split_k", splits=16, out=out)
             assert (left == 0xA5).all(), (spec.name, m)
             assert (right == 0xA5).all(), (spec.name, m)
             checked += between == (adjacent, adjacent)

@@ -15,11 +15,11 @@
 #include <stdexcept>
 
 #include "core/splits.h"
+#include "device/epilogue/split_k_reduce.cuh"
 #include "device/epilogue/warp_tile_store.cuh"
 #include "device/mainloop/mma_multistage.cuh"
 #include "device/scheduler/tile_scheduler.cuh"
 #include "kernels/sm80/specs.h"
-#include "kernels/sm80/split_k_reduce.cuh"
 
 namespace gemmx::sm80 {
 
@@ -137,9 +137,10 @@ void run(const KernelSpec& spec, const Problem& p, const Plan& plan, const void*
   check(cudaGetLastError(), spec.name, "launch");
   if (splits == 1) return;
 
-  const ReduceParams reduce{epilogue, static_cast<const float*>(workspace.data), p.batch, static_cast<int>(splits)};
-  const int64_t blocks = ceil_div(p.batch * p.m * ceil_div(p.n, 4), kReduceThreads);
-  split_k_reduce_kernel<Config><<<static_cast<unsigned>(blocks), kReduceThreads, 0, stream>>>(reduce);
+  const device::ReduceParams reduce{epilogue, static_cast<const float*>(workspace.data), p.batch,
+                                    static_cast<int>(splits)};
+  const int64_t blocks = ceil_div(p.batch * p.m * ceil_div(p.n, 4), device::kReduceThreads);
+  device::split_k_reduce_kernel<Config><<<static_cast<unsigned>(blocks), device::kReduceThreads, 0, stream>>>(reduce);
   check(cudaGetLastError(), spec.name, "launch of the split-K reduction");
 }
 

@@ -98,7 +98,8 @@ def validate(document: Document) -> list[str]:
     if not isinstance(header, dict) or not isinstance(rows, list):
         return ["it takes a header and a list of rows"]
     faults = [f"header: {key} is missing or empty" for key in HEADER_KEYS if not header.get(key)]
-    check: Callable[[Mapping[str, Any]], list[str]] = _host_faults if header.get("suite") == "host" else _row_faults
+    checks: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {"host": _host_faults, "ladder": _ladder_faults}
+    check = checks.get(str(header.get("suite")), _row_faults)
     for row in rows:
         faults += [f"row {row.get('name')}: {fault}" for fault in check(row)]
     return faults
@@ -129,6 +130,23 @@ def _row_faults(row: Mapping[str, Any]) -> list[str]:
 def _host_faults(row: Mapping[str, Any]) -> list[str]:
     faults = [f"{key} is missing" for key in ("name", "mode", "M", "N", "K", "kernel", "plan") if not row.get(key)]
     return faults + _arm_faults(row, "gemmx") + _arm_faults(row, "torch")
+
+
+def _ladder_faults(row: Mapping[str, Any]) -> list[str]:
+    """Rows of benchmarks/ladder.py: every kind has its counters or not; the timed ones have times and an error."""
+    faults = [f"{key} is missing" for key in ("kind", "name", "size", "dtype") if not row.get(key)]
+    if row.get("status") not in STATUSES:
+        return [*faults, f"status is {row.get('status')!r}; it takes {', '.join(STATUSES)}"]
+    if row["status"] != "measured" or row.get("kind") == "torch":
+        return faults
+    timed = {f"gemmx_us{suffix}": row.get(f"us{suffix}") for suffix in ("", "_p10", "_p90")}
+    faults += _arm_faults(timed, "gemmx") + _arm_faults(row, "torch")
+    faults += [f"{key} is not a positive number" for key in ("of_torch", "tflops", "torch_tflops")
+               if not _positive(row.get(key))]  # fmt: skip
+    error = row.get("error")
+    if not isinstance(error, (int, float)) or not 0 <= error <= 1:
+        faults.append(f"error is {error}, outside [0, 1] of its bound")
+    return faults
 
 
 def _arm_faults(row: Mapping[str, Any], arm: str) -> list[str]:

@@ -33,6 +33,12 @@ class Calibration:
     )
     # The second launch of a split-K reduction: 0.62 us for an empty kernel in a graph, and its own latency.
     reduce_us: float = 1.4
+    # Split-K inside a cluster: two cluster barriers and the reads of the neighbours' shared memory. H200: a second split
+    # of 16x4096x4096 in 64x16x128 tiles, which saves nothing there, costs 1.3 us.
+    cluster_reduce_us: float = 1.3
+    # The packing copy of unaligned operands: its launch, and the share of DRAM's bandwidth that it reaches. Estimates.
+    pack_us: float = 2.0
+    pack_stream: float = 0.8
     # Stream-K's fix-up waits for a neighbour's partial tile through L2. Estimate.
     stream_k_us: float = 2.0
 

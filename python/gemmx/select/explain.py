@@ -69,6 +69,8 @@ class Explanation:
         lines += [
             f"  work      {roof.flops / 1e9:.3f} GFLOP, {roof.bytes / 1e6:.3f} MB, {roof.intensity:.1f} FLOP/B "
             f"(ridge {roof.ridge:.0f})",
+            f"  traffic   naive {roof.bytes_naive / 1e6:.1f} MB, {roof.intensity_naive:.2f} FLOP/B; in tiles of "
+            f"{roof.tile[0]}x{roof.tile[1]} {roof.bytes_tiled / 1e6:.1f} MB, {roof.intensity_tiled:.1f} FLOP/B",
             f"  roofline  {roof.time_us:.2f} us, {roof.bound}-bound "
             f"({roof.peak_tflops:.0f} TFLOP/s, {roof.dram_gbps:.0f} GB/s)",
             f"  predicted {self.predicted_us:.2f} us, {100 * self.fraction_of_roofline:.0f} % of the roofline, "
@@ -113,7 +115,8 @@ def _why(decision: Decision) -> str:
     if decision.table_row is not None:
         return f"measured table {decision.reason}"
     if decision.problem.kernel:
-        return "asked for by name"
+        teaching = "; a teaching kernel, the prediction is that of a tuned kernel with its tile"
+        return "asked for by name" + (teaching if decision.chosen.kernel.teaching else "")
     others = [c for c in decision.candidates if c is not decision.chosen]
     if not others:
         return "the only kernel that can run it"
@@ -158,9 +161,8 @@ def _roofline_of(problem: _C.Problem, device: _C.Device, chosen: Candidate) -> R
         shape.m,
         shape.n,
         shape.k,
-        shape.dtype,
-        dtype_d=problem.d.dtype,
-        device=device,
+        (shape.dtype, problem.d.dtype),
+        device,
         batch=shape.batch,
         tile=(tile[0], tile[1]) if all(tile) else (128, 128),
         precision=shape.precision,
@@ -179,7 +181,7 @@ def _nothing_to_launch(checked: _C.Checked, device: _C.Device) -> Explanation:
         built=True,
         predicted_us=0.0,
         measured_us=None,
-        roofline=roofline(problem.m, problem.n, problem.k, problem.a.dtype, dtype_d=problem.d.dtype, device=device),
+        roofline=roofline(problem.m, problem.n, problem.k, (problem.a.dtype, problem.d.dtype), device),
         fraction_of_roofline=1.0,
         bound="overhead",
         tiles=0,

@@ -319,7 +319,8 @@ def kernel_estimate(
         latency_us = steps * (cal.l2_latency_ns + cold * (cal.dram_latency_ns - cal.l2_latency_ns)) * 1e-3
 
     terms = {"mma": mma_us, "dram": dram_us, "l2": l2_us, "latency": latency_us}
-    fixed = cal.overhead_us[kernel.mma] + _reduction_us(shape, machine, schedule, splits)
+    fixed = cal.overhead_us[kernel.mma] + _reduction_us(kernel, shape, machine, schedule, splits)
+    fixed += _packing_us(kernel, shape, machine)
     useful = shape.m * shape.n * shape.batch / (tile_m * tile_n)  # tiles, if none hung over
     return Estimate(
         us=fixed + _norm(terms.values(), cal.overlap),
@@ -337,18 +338,32 @@ def kernel_estimate(
     )
 
 
-def _reduction_us(shape: Shape, machine: Machine, schedule: str, splits: int) -> float:
+def _reduction_us(kernel: KernelInfo, shape: Shape, machine: Machine, schedule: str, splits: int) -> float:
     """Time of adding up what several CTAs computed of one tile."""
     cal = machine.cal
     if schedule == "stream_k":
         return cal.stream_k_us
     if schedule != "split_k" or splits == 1:
         return 0.0
+    if kernel.family == "sm90" and splits * kernel.cluster[0] * kernel.cluster[1] <= 8:
+        return cal.cluster_reduce_us  # through shared memory, within the launch
     # Partials are fp32, written once and read once; they stay in L2 where they take less than half of it.
     partials = 4.0 * shape.m * shape.n * shape.batch * splits
     in_l2 = partials < machine.l2_bytes / 2
     l2_rate = cal.l2_bytes_per_clock * machine.sms * machine.clock_mhz
     return cal.reduce_us + 2 * partials / (l2_rate if in_l2 else machine.dram_bytes_per_us * cal.dram_efficiency)
+
+
+def _packing_us(kernel: KernelInfo, shape: Shape, machine: Machine) -> float:
+    """Time of the copy of operands that TMA can't read, before a kernel of the wgmma family: read and written once."""
+    if kernel.family != "sm90":
+        return 0.0
+    elements_a = shape.m * shape.k * (1 if shape.shared_a else shape.batch)
+    elements_b = shape.k * shape.n * (1 if shape.shared_b else shape.batch)
+    packed = shape.bytes_a * elements_a * (shape.align_a < 16) + shape.bytes_b * elements_b * (shape.align_b < 16)
+    if not packed:
+        return 0.0
+    return machine.cal.pack_us + 2 * packed / (machine.dram_bytes_per_us * machine.cal.pack_stream)
 
 
 def _tile_efficiency(kernel: KernelInfo, cal: Calibration) -> float:

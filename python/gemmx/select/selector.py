@@ -32,8 +32,8 @@ from gemmx.select.model import (
 )
 from gemmx.select.tables import TableRow, epilogue_kind, tables
 
-# Scratch that a plan may take without being asked for by name: the workspace that cuBLASLt gets, too.
-WORKSPACE_LIMIT = 64 << 20
+# Scratch that a plan may take without being asked for by name: packed copies of unaligned operands, partials of split-K.
+WORKSPACE_LIMIT = 512 << 20
 # Splits that are tried; further ones cost a partial each and were never better in the model.
 SPLITS = (2, 3, 4, 6, 8, 12, 16)
 
@@ -236,11 +236,18 @@ def slow_path_reason(problem: _C.Problem, device: _C.Device, plan: _C.Plan) -> s
     kernel = next(k for k in kernel_infos() if k.name == plan.kernel)
     for name, matrix in (("a", problem.a), ("b", problem.b), ("out", problem.d)):
         if matrix.major == "none":
+            how = "it is copied before it is read by" if kernel.family == "sm90" else "it is read element by element by"
             return (
                 f"{name} has strides ({matrix.row_stride}, {matrix.col_stride}), so that no dimension is contiguous "
-                f"and {kernel.name} reads it element by element; make {name} contiguous."
+                f"and {how} {kernel.name}; make {name} contiguous."
             )
         if matrix.vector_bytes < 16:
+            if kernel.family == "sm90" and name != "out":
+                return (
+                    f"{name}'s rows start at multiples of {matrix.vector_bytes} bytes, so that it is copied to aligned "
+                    f"rows before {kernel.name} runs; pad {name}'s leading dimension to a multiple of "
+                    f"{16 // shape.bytes_a} elements."
+                )
             return (
                 f"{name}'s rows start at multiples of {matrix.vector_bytes} bytes, so that {kernel.name} runs without "
                 f"16-byte accesses; pad {name}'s leading dimension to a multiple of {16 // shape.bytes_a} elements."

@@ -6,10 +6,10 @@
 
 #include "device/epilogue/linear_combination.cuh"
 
-namespace gemmx::sm80 {
+namespace gemmx::device {
 
 struct ReduceParams {
-  device::EpilogueParams epilogue;
+  EpilogueParams epilogue;
   const float* partials;
   int64_t batch;
   int splits;
@@ -20,7 +20,7 @@ inline constexpr int kReduceThreads = 256;
 // Config only names the instance: every kernel's symbol contains its registry name.
 template <class Config>
 __global__ void __launch_bounds__(kReduceThreads) split_k_reduce_kernel(const __grid_constant__ ReduceParams params) {
-  const device::EpilogueParams& e = params.epilogue;
+  const EpilogueParams& e = params.epilogue;
   const int64_t groups = (e.n + 3) / 4;
   const int64_t plane = e.m * e.n;
   const int64_t index = int64_t{blockIdx.x} * kReduceThreads + threadIdx.x;
@@ -35,11 +35,11 @@ __global__ void __launch_bounds__(kReduceThreads) split_k_reduce_kernel(const __
 #pragma unroll 4
   for (int split = 0; split < params.splits; ++split, at += params.batch * plane) {
     float x[4];
-    device::load_row4(x, at, 0, 1, DType::f32, count, e.n % 4 == 0);
+    load_row4(x, at, 0, 1, DType::f32, count, e.n % 4 == 0);
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum[i] = split == 0 ? x[i] : __fadd_rn(sum[i], x[i]);
   }
-  device::epilogue_store_rows<1>(e, batch, row - batch * e.m, 0, n, sum);
+  epilogue_store_rows<1>(e, batch, row - batch * e.m, 0, n, sum);
 }
 
-}  // namespace gemmx::sm80
+}  // namespace gemmx::device

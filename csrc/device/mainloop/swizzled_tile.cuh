@@ -1,0 +1,59 @@
+// One operand's tile of one pipeline stage as TMA writes it and wgmma reads it: 16-bit elements, 128-byte swizzle.
+//
+//   K-major   kK / 64 slabs  of kMn rows; a row is 64 elements along K of one index of M or N
+//   MN-major  kMn / 64 slabs of kK rows;  a row is 64 elements along M or N of one index of K
+//
+// A row is 128 bytes; within each 8 rows (1024 bytes) the copy engine permutes its 16-byte chunks, so that the tensor
+// core reads 8 rows of one chunk column without bank conflicts. Stages and slabs start at multiples of 1024 bytes.
+#pragma once
+
+#include "core/splits.h"
+#include "device/ptx/tma.cuh"
+#include "device/ptx/wgmma.cuh"
+
+namespace gemmx::device {
+
+inline constexpr int kSwizzleBytes = 128;
+inline constexpr int kSwizzleElements = kSwizzleBytes / 2;
+
+template <int kMn, int kK, bool kKMajor>
+struct SwizzledTile {
+  static_assert(kK % kSwizzleElements == 0, "the K tile is made of whole 128-byte rows or slabs");
+  static_assert(kMn % (kKMajor ? 8 : kSwizzleElements) == 0, "M or N is made of whole swizzle blocks");
+  static constexpr int kSlabs = (kKMajor ? kK : kMn) / kSwizzleElements;
+  static constexpr int kRows = kKMajor ? kMn : kK;  // of a slab
+  static constexpr int kSlabBytes = kRows * kSwizzleBytes;
+  static constexpr int kBytes = kSlabs * kSlabBytes;
+
+  // Where the wgmma operand that starts at (mn, k) begins, in bytes. K-major: k in steps of 16 stays inside a
+  // swizzled row, which wgmma undoes by address bits.
+  GEMMX_HOST_DEVICE static constexpr uint32_t offset(int mn, int k) {
+    return kKMajor ? k / kSwizzleElements * kSlabBytes + mn * kSwizzleBytes + k % kSwizzleElements * 2
+                   : mn / kSwizzleElements * kSlabBytes + k * kSwizzleBytes;
+  }
+
+  __device__ static constexpr uint64_t descriptor() { return ptx::swizzled_descriptor(kKMajor ? 16 : kSlabBytes); }
+
+  // Loads slice `slice` of kSlices: a cluster that shares the tile loads one slice per CTA and multicasts it to `ctas`.
+  // (mn, k): the tile's first element in the operand.
+  template <int kSlices>
+  __device__ static __forceinline__ void load(const void* tensor_map, uint32_t smem_tile, uint32_t barrier, int mn,
+                                              int k, int batch, uint32_t slice, uint16_t ctas, uint64_t policy) {
+    static_assert(kRows % (8 * kSlices) == 0, "slices are whole swizzle blocks");
+    constexpr int kSliceRows = kRows / kSlices;
+    const int inner = kKMajor ? k : mn;
+    const int outer = (kKMajor ? mn : k) + static_cast<int>(slice) * kSliceRows;
+    const uint32_t address = smem_tile + slice * (kSliceRows * kSwizzleBytes);
+#pragma unroll
+    for (int slab = 0; slab < kSlabs; ++slab) {
+      const int x = inner + slab * kSwizzleElements;
+      if constexpr (kSlices == 1) {
+        ptx::tma_load(address + slab * kSlabBytes, tensor_map, barrier, x, outer, batch, policy);
+      } else {
+        ptx::tma_load_multicast(address + slab * kSlabBytes, tensor_map, barrier, x, outer, batch, ctas, policy);
+      }
+    }
+  }
+};
+
+}  // namespace gemmx::device

@@ -1,0 +1,15 @@
+// griddepcontrol: programmatic dependent launch. A kernel launched with the attribute may start while the one before it
+// in the stream still runs, and waits for its results itself.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol
+// (sm_90+)
+#pragma once
+
+namespace gemmx::device::ptx {
+
+// Until the kernels before this one are complete and their writes visible. Nothing else orders them.
+__device__ __forceinline__ void wait_for_earlier_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// The next kernel may start once every CTA of this one has said so or ended.
+__device__ __forceinline__ void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+
+}  // namespace gemmx::device::ptx

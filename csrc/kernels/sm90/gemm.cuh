@@ -1,0 +1,280 @@
+// wgmma GEMM, fp16 or bf16 in, fp32 accumulation:
+//   D = act(alpha * A @ B + beta * C + bias)        A (batch, M, K)  B (batch, K, N)  C, D (batch, M, N)
+//
+// Architecture sm_90a. Persistent and warp-specialised. With swap_ab the kernel's A is B^T and its B is A^T, and it
+// computes D^T; "row" and "column" below are the kernel's.
+//
+//   warpgroup 0 .. W-1   consumers: wgmma on the stages, then the epilogue of their tile
+//   warpgroup W          one thread fills the stages by TMA, the rest of the warpgroup only gives up its registers
+//
+//   cooperative   the W consumers work on one tile, tile.m / W rows each
+//   pingpong      consumer w takes every W-th tile, so that one's epilogue runs behind the other's wgmma. A consumer
+//                 starts when the one before it has seen all its stages full: a parity tells only neighbouring rounds
+//                 of the ring apart, so nobody may wait for a round before the one before it is complete
+//
+// Cluster of CM x 1 (1 x CN) CTAs: neighbours along M (N) share the tile of B (A); each loads a slice of it and
+// multicasts it to all. Split-K of up to 8 CTAs is a cluster too: its CTAs take one cut of K each (cluster_reduce.cuh).
+//
+// Alignment: A and B 16 bytes at the start of every row (TMA), which launch.cuh sees to; C, D, bias: any.
+// Started while the kernel before it still runs (programmatic dependent launch): it waits before it touches memory.
+// Shared memory: [stage 0: A, B] ... [stage S-1: A, B] [2 x 2 KB for each consumer warp's stores] [barriers]; with
+// split-K in a cluster the stages hold the fp32 tile at the end.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "core/splits.h"
+#include "device/epilogue/cluster_reduce.cuh"
+#include "device/epilogue/staged_store.cuh"
+#include "device/epilogue/tma_tile_store.cuh"
+#include "device/mainloop/wgmma_mainloop.cuh"
+#include "device/ptx/griddepcontrol.cuh"
+#include "device/ptx/named_barrier.cuh"
+#include "device/ptx/setmaxnreg.cuh"
+#include "device/scheduler/tile_scheduler.cuh"
+#include "kernels/sm90/specs.h"
+
+namespace gemmx::sm90 {
+
+// A row of instances.inc as types and constants.
+template <const Row& kRow>
+struct Config {
+  static constexpr DType kType = kRow.dtype;
+  static constexpr int kTileM = kRow.tile.m, kTileN = kRow.tile.n, kTileK = kRow.tile.k;
+  static constexpr bool kSwap = kRow.operands == OperandOrder::swap_ab;
+  static constexpr bool kKMajorA = (kSwap ? kRow.major_b : kRow.major_a) == Major::k;
+  static constexpr bool kKMajorB = (kSwap ? kRow.major_a : kRow.major_b) == Major::k;
+  static constexpr bool kPingpong = kRow.consumers == Consumers::pingpong;
+  static constexpr int kWarpgroups = kRow.warpgroups;
+  static constexpr int kRowsOfWarpgroup = kPingpong ? kTileM : kTileM / kWarpgroups;
+  static constexpr int kBlocks = kRowsOfWarpgroup / 64;
+  static constexpr int kClusterM = kRow.cluster.m, kClusterN = kRow.cluster.n;
+  static constexpr int kCtas = kClusterM * kClusterN;  // that a stage is multicast to
+  static constexpr int kStages = kRow.stages;
+  static constexpr int kThreads = threads(kRow);
+  static constexpr int kSmemBytes = smem_bytes(kRow);
+  // Consumer warps that read one stage.
+  static constexpr int kReaders = kPingpong ? 4 : 4 * kWarpgroups;
+  // Registers a thread: 65536 over the CTA's threads at launch; the producer needs few.
+  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32;
+  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 232 : 160;
+  static constexpr bool kMovesRegisters = kWarpgroups > 1;  // a single consumer has 255 anyway
+
+  static_assert(kRowsOfWarpgroup % 64 == 0, "a warpgroup's share of the tile is whole blocks of 64 rows");
+  static_assert(kClusterM == 1 || kClusterN == 1, "clusters share one operand");
+  static_assert(cut_unit(2) % kTileK == 0, "cuts of K are whole K tiles");
+  static_assert(kWarpgroups >= 1 && kWarpgroups <= 3, "1 to 3 consumer warpgroups");
+};
+
+// How D leaves the kernel.
+enum class Output : uint8_t {
+  tma,      // TMA stores of alpha * acc + bias
+  staged,   // the general epilogue
+  cluster,  // split-K partials meet in the cluster, then the general epilogue
+};
+
+struct GemmParams {
+  CUtensorMap a, b, d;
+  device::EpilogueParams epilogue;  // in D's rows and columns, not the kernel's
+  device::TileScheduler scheduler;  // of clusters' tiles
+  uint32_t tiles;                   // clusters' tiles of all batches and workspace splits
+  int k;
+  int batch;
+  int splits;             // cuts of K
+  bool batch_a, batch_b;  // 0: one matrix for all batches
+  Output output;
+  uint64_t policy_a, policy_b;  // L2 cache hints
+};
+
+template <class Config>
+struct SharedStorage {
+  using Mainloop = device::WgmmaMainloop<Config>;
+  unsigned char stages[Config::kStages][Mainloop::kStageBytes];
+  unsigned char epilogue[4 * Config::kWarpgroups][kEpilogueBytesOfWarp];
+  alignas(128) device::Ring<Config::kStages> ring;
+};
+
+// Where this CTA stands in its cluster and the cluster in the grid.
+template <class Config>
+struct Place {
+  uint32_t cluster, clusters;
+  uint32_t split, splits;  // in the cluster
+  uint32_t m, n;           // among the CTAs that share a stage
+  uint32_t first;          // rank of the first of them
+
+  __device__ static __forceinline__ Place current(const GemmParams& p) {
+    const uint32_t splits = p.output == Output::cluster ? p.splits : 1;
+    const uint32_t size = Config::kCtas * splits;
+    const uint32_t rank =
+        blockIdx.x % size;  // clusters are one-dimensional; uniform for the compiler, unlike a register
+    const uint32_t in_group = rank % Config::kCtas;
+    return {blockIdx.x / size,
+            gridDim.x / size,
+            rank / Config::kCtas,
+            splits,
+            in_group % Config::kClusterM,
+            in_group / Config::kClusterM,
+            rank - in_group};
+  }
+  __device__ uint16_t group_mask() const { return static_cast<uint16_t>(((1u << Config::kCtas) - 1) << first); }
+};
+
+// One tile's work of this CTA: its first row and column, its cut of K in K tiles.
+struct WorkTile {
+  int m, n, batch, plane;
+  int k_begin, k_tiles;
+};
+
+template <class Config>
+__device__ __forceinline__ WorkTile work_tile(const GemmParams& p, const Place<Config>& place, uint32_t index) {
+  const device::TileCoord c = p.scheduler.coord(index);
+  WorkTile w;
+  w.m = static_cast<int>(c.m * Config::kClusterM + place.m) * Config::kTileM;
+  w.n = static_cast<int>(c.n * Config::kClusterN + place.n) * Config::kTileN;
+  w.batch = static_cast<int>(c.batch);
+  w.plane = static_cast<int>(c.split) * p.batch + w.batch;
+  int64_t end = p.k;
+  w.k_begin = 0;
+  if (p.splits > 1) {
+    const int64_t split = place.splits > 1 ? place.split : c.split;
+    w.k_begin = static_cast<int>(cut_begin(p.k, 2, split, p.splits)) / Config::kTileK;
+    end = cut_begin(p.k, 2, split + 1, p.splits);
+  }
+  w.k_tiles = static_cast<int>(ceil_div(end, Config::kTileK)) - w.k_begin;
+  return w;
+}
+
+// One thread.
+template <class Config>
+__device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Config>& shared, const Place<Config>& place,
+                                        uint32_t smem_stages) {
+  using Mainloop = device::WgmmaMainloop<Config>;
+  using TileA = typename Mainloop::TileA;
+  using TileB = typename Mainloop::TileB;
+  device::RingState<Config::kStages> at;
+  for (uint32_t index = place.cluster; index < p.tiles; index += place.clusters) {
+    const WorkTile w = work_tile(p, place, index);
+    const int batch_a = p.batch_a ? w.batch : 0;
+    const int batch_b = p.batch_b ? w.batch : 0;
+    int k = w.k_begin * Config::kTileK;
+    for (int i = 0; i < w.k_tiles; ++i, k += Config::kTileK, at.advance()) {
+      shared.ring.wait_empty(at);
+      const uint32_t barrier = shared.ring.full_address(at.stage);
+      const uint32_t stage = smem_stages + at.stage * Mainloop::kStageBytes;
+      device::ptx::mbarrier_arrive_expect_tx(barrier, Mainloop::kStageBytes);
+      TileA::template load<Config::kClusterN>(&p.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
+                                              p.policy_a);
+      TileB::template load<Config::kClusterM>(&p.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
+                                              place.group_mask(), p.policy_b);
+    }
+  }
+}
+
+// Named barriers of the consumers.
+inline constexpr int kAllConsumers = 1;
+inline constexpr int kTurn = 2;  // kTurn + w: consumer w may start its tile (ping-pong)
+
+// One consumer warpgroup.
+template <class Config>
+__device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Config>& shared, const Place<Config>& place,
+                                        uint32_t smem_stages, int warpgroup) {
+  using Mainloop = device::WgmmaMainloop<Config>;
+  using Staged = device::StagedStore<Config::kTileN, Config::kSwap>;
+  using Tma = device::TmaTileStore<Config::kTileN>;
+  using Reduce = device::ClusterReduce<Config::kTileM, Config::kTileN, Config::kSwap>;
+  static_assert(Staged::kBytes <= kEpilogueBytesOfWarp && Tma::kBytes <= kEpilogueBytesOfWarp,
+                "a warp's epilogue buffer holds what both epilogues need");
+  static_assert(Reduce::kBytes <= sizeof(shared.stages), "the stages hold the fp32 tile of split-K");
+  using device::ptx::named_barrier_arrive, device::ptx::named_barrier_sync;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32 % 4;
+  const int first_row = Config::kPingpong ? 0 : warpgroup * Config::kRowsOfWarpgroup;
+  unsigned char* const buffer = shared.epilogue[warpgroup * 4 + warp];
+  const auto smem_buffer = static_cast<uint32_t>(__cvta_generic_to_shared(buffer));
+  typename Mainloop::Accumulators acc;
+  device::RingState<Config::kStages> at;
+  uint32_t boxes = 0;
+  int turn = 0;
+  for (uint32_t index = place.cluster; index < p.tiles; index += place.clusters) {
+    const WorkTile w = work_tile(p, place, index);
+    if constexpr (Config::kPingpong) {
+      const bool mine = turn == warpgroup;
+      turn = turn + 1 == Config::kWarpgroups ? 0 : turn + 1;
+      if (!mine) {
+        at.advance(w.k_tiles);
+        continue;
+      }
+    }
+    if (Config::kPingpong && index != place.cluster) named_barrier_sync(kTurn + warpgroup, 2 * 128);
+    Mainloop::run(acc, shared.ring, smem_stages, at, w.k_tiles, first_row, lane, place.first, [&] {
+      if (Config::kPingpong && index + place.clusters < p.tiles) named_barrier_arrive(kTurn + turn, 2 * 128);
+    });
+    // One tile a CTA then: the fp32 tile goes where the stages were, once every consumer is done with them.
+    if (p.output == Output::cluster && !Config::kPingpong && Config::kWarpgroups > 1) {
+      named_barrier_sync(kAllConsumers, 128 * Config::kWarpgroups);
+    }
+#pragma unroll
+    for (int block = 0; block < Config::kBlocks; ++block) {
+      const int row = first_row + 64 * block + 16 * warp;
+      if (p.output == Output::cluster) {
+        Reduce::put(acc[block], reinterpret_cast<float*>(shared.stages), row, lane);
+      } else if (!Config::kSwap && p.output == Output::tma) {
+        if constexpr (!Config::kSwap) {
+          Tma::run(p.epilogue, &p.d, w.batch, w.m + row, w.n, acc[block], smem_buffer, lane, boxes);
+        }
+      } else if constexpr (Config::kSwap) {
+        Staged::run(p.epilogue, w.plane, w.n, w.m + row, acc[block], reinterpret_cast<float*>(buffer), lane);
+      } else {
+        Staged::run(p.epilogue, w.plane, w.m + row, w.n, acc[block], reinterpret_cast<float*>(buffer), lane);
+      }
+    }
+  }
+  if (p.output == Output::cluster) {
+    device::ptx::cluster_sync();
+    const WorkTile w = work_tile(p, place, place.cluster);
+    Reduce::reduce(p.epilogue, w.batch, Config::kSwap ? w.n : w.m, Config::kSwap ? w.m : w.n, smem_stages,
+                   static_cast<int>(place.splits), static_cast<int>(place.split), place.m + place.n * Config::kClusterM,
+                   Config::kCtas, static_cast<int>(threadIdx.x), 128 * Config::kWarpgroups);
+  }
+  if constexpr (!Config::kSwap) Tma::drain(lane);
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1) gemm_kernel(const __grid_constant__ GemmParams p) {
+  static_assert(sizeof(SharedStorage<Config>) == Config::kSmemBytes, "smem_bytes() of specs.h must be what is used");
+  extern __shared__ __align__(1024) unsigned char smem[];
+  auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
+  const auto smem_stages = static_cast<uint32_t>(__cvta_generic_to_shared(smem));
+  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
+  const auto place = Place<Config>::current(p);
+  const bool in_cluster = Config::kCtas > 1 || p.output == Output::cluster;
+
+  if (threadIdx.x == 0) {
+    device::ptx::tma_prefetch_descriptor(&p.a);
+    device::ptx::tma_prefetch_descriptor(&p.b);
+    shared.ring.init(1, Config::kReaders * Config::kCtas);
+  }
+  // No CTA may load into, or arrive at, another whose barriers are not there yet.
+  if (in_cluster) {
+    device::ptx::cluster_sync();
+  } else {
+    __syncthreads();
+  }
+  device::ptx::let_next_kernel_start();
+  device::ptx::wait_for_earlier_kernels();
+
+  if (warpgroup == Config::kWarpgroups) {
+    if constexpr (Config::kMovesRegisters) device::ptx::setmaxnreg_decrease<Config::kProducerRegisters>();
+    if (threadIdx.x == 128 * Config::kWarpgroups) produce<Config>(p, shared, place, smem_stages);
+    __syncwarp();
+    if (p.output == Output::cluster) device::ptx::cluster_sync();
+  } else {
+    if constexpr (Config::kMovesRegisters) device::ptx::setmaxnreg_increase<Config::kConsumerRegisters>();
+    consume<Config>(p, shared, place, smem_stages, warpgroup);
+  }
+  // A CTA's shared memory outlives its neighbours' loads into it, arrivals at it and reads of it.
+  if (in_cluster) device::ptx::cluster_sync();
+}
+
+}  // namespace gemmx::sm90

@@ -1,0 +1,215 @@
+// Launches the wgmma kernel of a row, after a packing copy of the operands that TMA can't read (pack.cuh).
+//
+// prepare() does what one Problem needs once: it encodes the TMA descriptors around a placeholder address, works out
+// the grid and sets the kernel's attributes. run() copies the parameters, puts addresses and values in, and launches.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/sm90/gemm.cuh"
+#include "kernels/sm90/pack.cuh"
+#include "kernels/sm90/reduce.h"
+#include "kernels/sm90/tensor_map.h"
+
+namespace gemmx::sm90 {
+
+inline void check(cudaError_t error, const char* name, const char* what) {
+  if (error == cudaSuccess) return;
+  throw std::runtime_error(std::string(name) + ": " + what + " failed: " + cudaGetErrorString(error));
+}
+
+template <class Config>
+struct Launcher {
+  static constexpr auto kKernel = gemm_kernel<Config>;
+
+  // What prepare() works out and every run() starts from.
+  struct State {
+    GemmParams params;
+    int cluster;  // CTAs
+    int ctas;
+    PackedBytes packed;          // in the workspace, before the partials
+    PackOperand pack_a, pack_b;  // without addresses; no rows where the operand is read as it lies
+  };
+
+  static Prepared prepare(const KernelSpec& spec, const Problem& p, const Plan& plan, const Device& device) {
+    auto state = std::make_shared<State>();
+    GemmParams& params = state->params;
+    const int splits = std::max(plan.splits, 1);
+    const bool in_cluster = reduces_in_cluster(spec, splits);
+    if (splits > max_splits(p.k, 2)) {
+      throw std::runtime_error(std::string(spec.name) + ": the plan has " + std::to_string(splits) +
+                               " splits, more than K=" + std::to_string(p.k) + " can be cut into");
+    }
+    state->packed = packed_bytes(spec, p);
+    Problem read = p;  // as the kernel reads it
+    if (state->packed.a > 0)
+      state->pack_a = pack_operand(read.a, spec.major_a == Major::k, p.m, read.a.row_stride, read.a.col_stride, p);
+    if (state->packed.b > 0)
+      state->pack_b = pack_operand(read.b, spec.major_b == Major::k, p.n, read.b.col_stride, read.b.row_stride, p);
+    encode(spec, read, params);
+    params.output = in_cluster ? Output::cluster : splits == 1 && stores_by_tma(p) ? Output::tma : Output::staged;
+    params.d = params.output == Output::tma ? encode_d(spec, p) : CUtensorMap{};
+    set_schedule(p, plan, splits, in_cluster, params);
+    params.policy_a = params.policy_b = device::ptx::kEvictNormal;
+    check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSmemBytes), spec.name,
+          "raising the shared-memory limit");
+    state->cluster = Config::kCtas * (in_cluster ? splits : 1);
+    const int resident = in_cluster ? std::numeric_limits<int>::max() : resident_clusters(spec, state->cluster, device);
+    state->ctas = static_cast<int>(std::min<int64_t>(params.tiles, resident)) * state->cluster;
+    return state;
+  }
+
+  static void run(const KernelSpec& spec, const Problem& p, const Plan&, const void* prepared, const Operands& o,
+                  Workspace workspace, Stream stream) {
+    const State& state = *static_cast<const State*>(prepared);
+    GemmParams params = state.params;
+    auto* const scratch = static_cast<unsigned char*>(workspace.data);
+    const void* a = o.a;
+    const void* b = o.b;
+    if (state.packed.a + state.packed.b > 0) {
+      pack(spec, state, o, scratch, stream);
+      if (state.packed.a > 0) a = scratch;
+      if (state.packed.b > 0) b = scratch + state.packed.a;
+    }
+    set_address(spec.name, params.a, Config::kSwap ? b : a);
+    set_address(spec.name, params.b, Config::kSwap ? a : b);
+    if (params.output == Output::tma) set_address(spec.name, params.d, o.d);
+    const auto epilogue = device::make_epilogue_params(p, o);
+    const bool partials = params.splits > 1 && params.output == Output::staged;
+    void* const partial_tiles = scratch + state.packed.a + state.packed.b;
+    params.epilogue = partials ? device::make_partial_params(p, partial_tiles) : epilogue;
+    launch(spec, state, params, stream);
+    if (!partials) return;
+    launch_split_k_reduce(spec.name, {epilogue, static_cast<const float*>(partial_tiles), p.batch, params.splits},
+                          stream);
+  }
+
+ private:
+  // How to copy x, whose strides become those of the packed matrix. `extent`, `mn_stride`: of its M or N; both strides
+  // are members of x.
+  static PackOperand pack_operand(Matrix& x, bool k_major, int64_t extent, int64_t& mn_stride, int64_t& k_stride,
+                                  const Problem& p) {
+    PackOperand o;
+    int64_t& outer = k_major ? mn_stride : k_stride;
+    int64_t& inner = k_major ? k_stride : mn_stride;
+    o.rows = k_major ? extent : p.k;
+    o.length = k_major ? p.k : extent;
+    o.batch = x.batch_stride == 0 ? 1 : p.batch;
+    o.pitch = pack_pitch(o.length);
+    o.row_stride = outer;
+    o.element_stride = inner;
+    o.batch_stride = x.batch_stride;
+    outer = o.pitch;
+    inner = 1;
+    x.batch_stride = x.batch_stride == 0 ? 0 : o.rows * o.pitch;
+    x.pointer_align = 16;
+    return o;
+  }
+
+  // Copies the operands that TMA can't read to the start of the workspace.
+  static void pack(const KernelSpec& spec, const State& state, const Operands& o, unsigned char* scratch,
+                   Stream stream) {
+    PackOperand a = state.pack_a, b = state.pack_b;
+    a.source = static_cast<const uint16_t*>(o.a);
+    b.source = static_cast<const uint16_t*>(o.b);
+    a.packed = reinterpret_cast<uint16_t*>(scratch);
+    b.packed = reinterpret_cast<uint16_t*>(scratch + state.packed.a);
+    launch_pack(spec.name, a, b, stream);
+  }
+
+  // Descriptor of an operand whose M or N extent is `extent`: boxes of 128 bytes by the rows that one CTA loads.
+  template <class Tile, int kSlices>
+  static CUtensorMap encode_operand(const KernelSpec& spec, const Matrix& x, bool k_major, int64_t extent,
+                                    const Problem& p) {
+    const Box box{device::kSwizzleElements, Tile::kRows / kSlices};
+    return encode_tensor_map(spec.name, x, k_major ? p.k : extent, k_major ? extent : p.k, p.batch, box);
+  }
+
+  static void encode(const KernelSpec& spec, const Problem& p, GemmParams& params) {
+    using Mainloop = device::WgmmaMainloop<Config>;
+    const Matrix& a = Config::kSwap ? p.b : p.a;
+    const Matrix& b = Config::kSwap ? p.a : p.b;
+    const auto [m, n] = Config::kSwap ? std::pair{p.n, p.m} : std::pair{p.m, p.n};
+    params.a = encode_operand<typename Mainloop::TileA, Config::kClusterN>(spec, a, Config::kKMajorA, m, p);
+    params.b = encode_operand<typename Mainloop::TileB, Config::kClusterM>(spec, b, Config::kKMajorB, n, p);
+    params.batch_a = a.batch_stride != 0;
+    params.batch_b = b.batch_stride != 0;
+    params.k = static_cast<int>(p.k);
+    params.batch = static_cast<int>(p.batch);
+  }
+
+  // TMA clips rows of D at multiples of 16 bytes only, so that N must be one.
+  static bool stores_by_tma(const Problem& p) {
+    return !Config::kSwap && p.n * size_of(p.d.dtype) % 16 == 0 && !p.has_c() && p.activation == Activation::none &&
+           p.d.major == Major::n && vector_bytes(p.d) >= 16 &&
+           p.d.leading_dimension() < (int64_t{1} << 40) / size_of(p.d.dtype);
+  }
+
+  static CUtensorMap encode_d(const KernelSpec& spec, const Problem& p) {
+    const Box box{device::store_box_columns(Config::kTileN, size_of(p.d.dtype)), 16};
+    return encode_tensor_map(spec.name, p.d, p.n, p.m, p.batch, box);
+  }
+
+  static void set_schedule(const Problem& p, const Plan& plan, int splits, bool in_cluster, GemmParams& params) {
+    const auto [m, n] = Config::kSwap ? std::pair{p.n, p.m} : std::pair{p.m, p.n};
+    constexpr int kM = Config::kTileM * Config::kClusterM;
+    constexpr int kN = Config::kTileN * Config::kClusterN;
+    const int in_grid = in_cluster ? 1 : splits;
+    // With swapped operands the kernel's M is the problem's N.
+    const bool along_m = (plan.raster == RasterOrder::along_m) != Config::kSwap;
+    params.scheduler = device::make_tile_scheduler(m, n, in_grid, kM, kN,
+                                                   along_m ? RasterOrder::along_m : RasterOrder::along_n, plan.swizzle);
+    params.tiles = static_cast<uint32_t>(device::cta_count(m, n, p.batch, in_grid, kM, kN));
+    params.splits = splits;
+  }
+
+  // Clusters that run at the same time: of 4 CTAs and more they do not fill every GPC.
+  static int resident_clusters(const KernelSpec& spec, int cluster, const Device& device) {
+    if (cluster == 1) return device.sm_count;
+    cudaLaunchAttribute attributes[2];
+    const cudaLaunchConfig_t config = launch_config(cluster, cluster, attributes, nullptr);
+    int clusters = 0;
+    check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &config), spec.name, "asking for the resident clusters");
+    if (clusters == 0) {
+      throw std::runtime_error(std::string(spec.name) + ": the device runs no cluster of " + std::to_string(cluster) +
+                               " of its CTAs");
+    }
+    return clusters;
+  }
+
+  static cudaLaunchConfig_t launch_config(int ctas, int cluster, cudaLaunchAttribute (&attributes)[2], Stream stream) {
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(ctas));
+    config.blockDim = dim3(Config::kThreads);
+    config.dynamicSmemBytes = Config::kSmemBytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = cluster > 1 ? 2 : 1;
+    return config;
+  }
+
+  static void launch(const KernelSpec& spec, const State& state, GemmParams& params, Stream stream) {
+    cudaLaunchAttribute attributes[2];
+    const cudaLaunchConfig_t config = launch_config(state.ctas, state.cluster, attributes, stream);
+    check(cudaLaunchKernelEx(&config, kKernel, params), spec.name, "launch");
+  }
+};
+
+}  // namespace gemmx::sm90
+
+// The Kernel of a row of instances.inc. NAME_config puts the registry name into the symbol of every kernel.
+#define GEMMX_SM90_KERNEL(NAME, ...)                                                                \
+  namespace gemmx::kernels {                                                                        \
+  inline constexpr sm90::Row NAME##_row = GEMMX_SM90_ROW(__VA_ARGS__);                              \
+  struct NAME##_config : sm90::Config<NAME##_row> {};                                               \
+  extern const Kernel NAME;                                                                         \
+  const Kernel NAME = {sm90::Launcher<NAME##_config>::prepare, sm90::Launcher<NAME##_config>::run}; \
+  }

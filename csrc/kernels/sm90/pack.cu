@@ -1,0 +1,101 @@
+#include "kernels/sm90/pack.cuh"
+
+#include <cuda_runtime.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace gemmx::sm90 {
+namespace {
+
+// Words w[i .. i + 3] of eight, i = byte / 4, shifted down by byte % 4 more: 16 bytes from `byte` (0 to 15) on.
+__device__ __forceinline__ uint4 bytes_from(uint4 low, uint4 high, uint32_t byte) {
+  uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  if (byte & 8) {
+#pragma unroll
+    for (int i = 0; i < 6; ++i) w[i] = w[i + 2];
+  }
+  if (byte & 4) {
+#pragma unroll
+    for (int i = 0; i < 5; ++i) w[i] = w[i + 1];
+  }
+  const uint32_t bits = byte % 4 * 8;
+  return {__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits), __funnelshift_r(w[2], w[3], bits),
+          __funnelshift_r(w[3], w[4], bits)};
+}
+
+// Elements one by one; zeros beyond the row.
+__device__ __forceinline__ uint4 gather(const PackOperand& o, const uint16_t* row, int64_t first) {
+  uint32_t words[4] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (first + i < o.length) words[i / 2] |= uint32_t{row[(first + i) * o.element_stride]} << (i % 2 * 16);
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+__device__ __forceinline__ uint4 load_chunk(const PackOperand& o, int64_t batch, int64_t r, int64_t first) {
+  const uint16_t* const matrix = o.source + batch * o.batch_stride;
+  const uint16_t* const row = matrix + r * o.row_stride;
+  if (o.element_stride != 1) return gather(o, row, first);
+  const auto address = reinterpret_cast<uintptr_t>(row + first);
+  const uint32_t byte = address % 16;
+  const uintptr_t low = address - byte;
+  const auto begin = reinterpret_cast<uintptr_t>(matrix);
+  const auto end = reinterpret_cast<uintptr_t>(matrix + (o.rows - 1) * o.row_stride + o.length);
+  if (low < begin || low + (byte == 0 ? 16 : 32) > end) return gather(o, row, first);
+  const uint4 x = __ldg(reinterpret_cast<const uint4*>(low));
+  return byte == 0 ? x : bytes_from(x, __ldg(reinterpret_cast<const uint4*>(low) + 1), byte);
+}
+
+// Index: 32-bit where all chunks can be counted so, since a 64-bit division takes as long as the loads.
+template <class Index>
+__device__ __forceinline__ void pack(const PackOperand& o, int64_t block) {
+  const Index per_row = static_cast<Index>(o.pitch / 8);
+  const Index rows = static_cast<Index>(o.rows);
+  const Index chunks = static_cast<Index>(o.chunks());
+  const Index begin = static_cast<Index>(block) * (kPackThreads * kChunksPerThread) + threadIdx.x;
+  uint4 x[kChunksPerThread];
+#pragma unroll
+  for (int i = 0; i < kChunksPerThread; ++i) {
+    const Index chunk = begin + i * kPackThreads;
+    if (chunk >= chunks) continue;
+    const Index row = chunk / per_row;
+    const Index batch = row / rows;
+    x[i] = load_chunk(o, batch, row - batch * rows, static_cast<int64_t>(chunk - row * per_row) * 8);
+  }
+#pragma unroll
+  for (int i = 0; i < kChunksPerThread; ++i) {
+    const Index chunk = begin + i * kPackThreads;
+    if (chunk < chunks) reinterpret_cast<uint4*>(o.packed)[chunk] = x[i];
+  }
+}
+
+__global__ void __launch_bounds__(kPackThreads) pack_kernel(const __grid_constant__ PackParams p) {
+  const bool second = blockIdx.x >= p.first_block_of_second;
+  const PackOperand& o = p.operands[second ? 1 : 0];
+  const int64_t block = blockIdx.x - (second ? p.first_block_of_second : 0);
+  constexpr int64_t kNarrow = int64_t{1} << 31;
+  if (o.chunks() < kNarrow) {
+    pack<uint32_t>(o, block);
+  } else {
+    pack<uint64_t>(o, block);
+  }
+}
+
+}  // namespace
+
+// An operand that needs no copy has no rows.
+void launch_pack(const char* kernel, const PackOperand& a, const PackOperand& b, cudaStream_t stream) {
+  PackParams p{{a, b}, pack_blocks(a.chunks())};
+  const int64_t blocks = p.first_block_of_second + pack_blocks(b.chunks());
+  if (blocks > 2147483647) {
+    throw std::runtime_error(std::string(kernel) + ": the operands to be packed are larger than one launch can copy");
+  }
+  pack_kernel<<<static_cast<unsigned>(blocks), kPackThreads, 0, stream>>>(p);
+  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
+    throw std::runtime_error(std::string(kernel) + ": launch of the packing copy failed: " + cudaGetErrorString(error));
+  }
+}
+
+}  // namespace gemmx::sm90

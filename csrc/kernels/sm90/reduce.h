@@ -1,0 +1,11 @@
+// The second launch of split-K where the splits do not fit into a cluster; one kernel for all rows of the family.
+#pragma once
+
+#include "device/epilogue/split_k_reduce.cuh"
+
+namespace gemmx::sm90 {
+
+// Throws std::runtime_error naming `kernel`, whose partials are added.
+void launch_split_k_reduce(const char* kernel, const device::ReduceParams& params, struct CUstream_st* stream);
+
+}  // namespace gemmx::sm90

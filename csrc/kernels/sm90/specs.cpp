@@ -1,0 +1,78 @@
+#include "kernels/sm90/specs.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/splits.h"
+#include "device/scheduler/tile_scheduler.cuh"
+#include "kernels/sm90/pack.cuh"
+
+namespace gemmx::sm90 {
+namespace {
+
+constexpr int kElementBytes = 2;
+// TMA reads rows that start at multiples of 16 bytes, with strides below 2^40 bytes.
+constexpr int kTmaBytes = 16;
+constexpr int64_t kMaxStrideBytes = int64_t{1} << 40;
+
+std::string check_extents(const KernelSpec& s, const Problem& p) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max() - 1024;  // coordinates of a tail tile stay in 32 bits
+  if (p.m > kMax || p.n > kMax || p.k > kMax || p.batch > kMax) {
+    return "takes M, N, K and batch below 2^31 - 1024, got " + std::to_string(p.m) + ", " + std::to_string(p.n) + ", " +
+           std::to_string(p.k) + " and " + std::to_string(p.batch);
+  }
+  if (p.k == 0) return "reads A and B through TMA, which needs K of at least 1; here K or alpha is 0";
+  const int64_t splits = std::max<int64_t>(p.splits, 1);
+  const auto [m, n] = s.swap_ab ? std::pair{p.n, p.m} : std::pair{p.m, p.n};
+  // A cluster's CTAs count too.
+  if (device::cta_count(m, n, p.batch, splits * s.cluster.m * s.cluster.n, s.tile.m, s.tile.n) > device::kMaxGridX) {
+    return "takes less than 2^31 output tiles";
+  }
+  const int64_t limit = max_splits(p.k, kElementBytes);
+  if (p.splits > limit) {
+    return "splits is " + std::to_string(p.splits) + ", but K=" + std::to_string(p.k) + " can be cut into at most " +
+           std::to_string(limit) + " (one per " + std::to_string(cut_unit(kElementBytes)) + " elements)";
+  }
+  return {};
+}
+
+constexpr int64_t round_up_256(int64_t bytes) { return ceil_div(bytes, 256) * 256; }
+
+// Bytes of a packed copy; 0 where none is needed. `k_major`: how the kernel reads it.
+int64_t packed_bytes_of(const Matrix& x, bool k_major, int64_t extent_mn, const Problem& p) {
+  if (tma_reads(x)) return 0;
+  const int64_t rows = k_major ? extent_mn : p.k;
+  const int64_t length = k_major ? p.k : extent_mn;
+  return round_up_256((x.batch_stride == 0 ? 1 : p.batch) * rows * pack_pitch(length) * kElementBytes);
+}
+
+}  // namespace
+
+bool tma_reads(const Matrix& x) {
+  const int64_t limit = kMaxStrideBytes / size_of(x.dtype);
+  return x.major != Major::none && vector_bytes(x) >= kTmaBytes && x.leading_dimension() > 0 &&
+         x.leading_dimension() < limit && x.batch_stride < limit;
+}
+
+PackedBytes packed_bytes(const KernelSpec& s, const Problem& p) {
+  return {packed_bytes_of(p.a, s.major_a == Major::k, p.m, p), packed_bytes_of(p.b, s.major_b == Major::k, p.n, p)};
+}
+
+std::string supports(const KernelSpec& s, const Problem& p, const Device& device) {
+  // An operand with no unit stride is packed, whatever the major.
+  Problem as_majors = p;
+  if (p.a.major == Major::none) as_majors.a.major = s.major_a;
+  if (p.b.major == Major::none) as_majors.b.major = s.major_b;
+  if (std::string r = supports_common(s, as_majors, device); !r.empty()) return r;
+  return check_extents(s, p);
+}
+
+// Packed operands, then the fp32 partials [split][batch][M][N] of splits that do not fit into a cluster.
+int64_t workspace_size(const KernelSpec& s, const Problem& p, const Plan& plan, const Device&) {
+  const PackedBytes packed = packed_bytes(s, p);
+  const bool partials = plan.splits > 1 && !reduces_in_cluster(s, plan.splits);
+  return packed.a + packed.b +
+         (partials ? int64_t{plan.splits} * p.batch * p.m * p.n * static_cast<int64_t>(sizeof(float)) : 0);
+}
+
+}  // namespace gemmx::sm90

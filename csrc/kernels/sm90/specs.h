@@ -1,0 +1,99 @@
+// The KernelSpecs of the wgmma family: a row of instances.inc as host-only data.
+#pragma once
+
+#include "core/kernel_spec.h"
+
+namespace gemmx::sm90 {
+
+// How the consumer warpgroups share the work.
+enum class Consumers : uint8_t {
+  cooperative,  // all work on one tile, each on its share of the rows
+  pingpong,     // each has its own tile: one's epilogue hides behind the other's wgmma
+};
+
+enum class OperandOrder : uint8_t {
+  as_is,
+  swap_ab,  // computes D^T = B^T A^T: the tile's M runs over N
+};
+
+// The columns of a row after its name.
+struct Row {
+  DType dtype;  // of A and B
+  Major major_a, major_b;
+  OperandOrder operands;
+  TileShape tile;  // of the kernel: with swap_ab, tile.m runs over N and tile.n over M
+  ClusterShape cluster;
+  Consumers consumers;
+  int warpgroups;  // of consumers
+  int stages;
+  int priority;
+};
+
+constexpr int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+// Warps that run the epilogue, and what each needs of shared memory: two boxes of 16 x 128 bytes of TMA stores, which
+// the staged epilogue of other cases reuses (at most 2,560 bytes).
+constexpr int kEpilogueBytesOfWarp = 2 * 16 * 128;
+constexpr int consumer_warps(const Row& r) { return 4 * r.warpgroups; }
+
+constexpr int stage_bytes(const Row& r) { return (r.tile.m + r.tile.n) * r.tile.k * 2; }
+
+// Dynamic shared memory: stages, the epilogue's buffers, the ring's barriers.
+constexpr int smem_bytes(const Row& r) {
+  return r.stages * stage_bytes(r) + consumer_warps(r) * kEpilogueBytesOfWarp + round_up(r.stages * 16, 128);
+}
+
+constexpr int threads(const Row& r) { return 128 * (r.warpgroups + 1); }  // and a warpgroup of producers
+
+// CTAs of a cluster that the hardware surely takes.
+inline constexpr int kMaxClusterCtas = 8;
+
+// Whether splits of K are reduced in the cluster; beyond, partials go through the workspace.
+constexpr bool reduces_in_cluster(const KernelSpec& s, int64_t splits) {
+  return splits > 1 && splits * s.cluster.m * s.cluster.n <= kMaxClusterCtas;
+}
+
+// Whether TMA reads the operand as it lies; otherwise it is packed into the workspace first (pack.cuh).
+bool tma_reads(const Matrix&);
+
+// Bytes at the start of the workspace that packed copies of A and B take, each a multiple of 256.
+struct PackedBytes {
+  int64_t a = 0, b = 0;
+};
+PackedBytes packed_bytes(const KernelSpec&, const Problem&);
+
+std::string supports(const KernelSpec&, const Problem&, const Device&);
+int64_t workspace_size(const KernelSpec&, const Problem&, const Plan&, const Device&);
+
+constexpr KernelSpec make_spec(const char* name, const Row& r) {
+  KernelSpec s;
+  s.name = name;
+  s.family = "sm90";
+  s.min_capability = s.max_capability = 90;
+  s.dtype_a = s.dtype_b = r.dtype;
+  s.major_a = r.major_a;
+  s.major_b = r.major_b;
+  s.tile = r.tile;
+  s.cluster = r.cluster;
+  s.stages = r.stages;
+  s.mma = "HGMMA";
+  s.numerics = NumericsClass::wgmma;
+  s.threads = threads(r);
+  s.smem_bytes = smem_bytes(r);
+  s.priority = r.priority;
+  s.swap_ab = r.operands == OperandOrder::swap_ab;
+  s.split_k = true;
+  s.supports = supports;
+  s.workspace_size = workspace_size;
+  return s;
+}
+
+}  // namespace gemmx::sm90
+
+// The columns as documented in instances.inc.
+#define GEMMX_SM90_ROW(DTYPE, MAJOR_A, MAJOR_B, OPERANDS, TM, TN, TK, CM, CN, CONSUMERS, WARPGROUPS, STAGES, PRIORITY) \
+  ::gemmx::sm90::Row {                                                                                                 \
+    ::gemmx::DType::DTYPE, ::gemmx::Major::MAJOR_A, ::gemmx::Major::MAJOR_B, ::gemmx::sm90::OperandOrder::OPERANDS,    \
+        {TM, TN, TK}, {CM, CN, 1}, ::gemmx::sm90::Consumers::CONSUMERS, WARPGROUPS, STAGES, PRIORITY                   \
+  }
+#define GEMMX_SM90_SPEC(NAME, ...) ::gemmx::sm90::make_spec(#NAME, GEMMX_SM90_ROW(__VA_ARGS__))
