@@ -45,7 +45,7 @@ def test_a_harmful_selector_launches_nothing(selector: Callable[..., None], devi
         plan = _C.Plan(kernel, schedule, splits, "along_m", swizzle)
         selector(lambda problem, device, plan=plan: plan)
         before = sum(_C.launch_counts().values())
-        with pytest.raises(RuntimeError, match="^the selected plan .* can't run M=64 N=64 K=512"):
+        with pytest.raises(RuntimeError, match=r"^the selected plan .* can't run M=64 N=64 K=512"):
             torch.ops.gemmx.gemm(a, b)
         assert sum(_C.launch_counts().values()) == before
     selector(lambda problem, device: 7)
