@@ -48,7 +48,11 @@ else
   BUILD := build
 endif
 
+<<<<<<< HEAD
 TARGETS := demo test test-gpu bench ladder build build-gpu fmt lint sass ncu sanitize clean
+=======
+TARGETS := demo test test-gpu fuzz sanitize bench build build-gpu fmt lint sass ncu clean
+>>>>>>> reliability
 .PHONY: help $(TARGETS)
 
 help:
@@ -98,8 +102,17 @@ demo: $(BUILD)
 test: $(BUILD)
 	$(PY) -m pytest -q $(ARGS)
 
+# A run that leaves records, failed or not, then the page that quotes them.
+define recorded
+status=0; $(1) || status=$$?; $(PY) tests/gpu/reliability_page.py; exit $$status
+endef
+
 test-gpu: $(BUILD)
-	$(PY) -m pytest tests/gpu -m gpu --gpu-record $(ARGS)
+	@$(call recorded,$(PY) -m pytest tests/gpu tests/fault_cases -m gpu --gpu-record $(ARGS))
+
+# 20,000 random problems against float64; ARGS="--problems N --seconds S --seed X".
+fuzz: $(BUILD)
+	@$(call recorded,$(PY) tests/gpu/fuzz.py $(ARGS))
 
 bench: $(BUILD)
 	$(PY) benchmarks/run.py $(ARGS)
@@ -131,10 +144,10 @@ sass: $(BUILD)
 ncu: $(BUILD)
 	ncu --clock-control none --set full --launch-count 3 -k 'regex:$(or $(KERNEL),gemmx)' $(or $(ARGS),$(PY) -m gemmx.demo)
 
-# memcheck over a reduced kernel matrix. Without caching, every tensor is an allocation with its own bounds.
+# memcheck, initcheck, racecheck and synccheck over every kernel of this GPU, side by side. Without caching, every
+# tensor is an allocation with its own bounds.
 sanitize: $(BUILD)
-	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 \
-	  $(PY) -m pytest tests/gpu -m 'gpu and sanitize' -q $(ARGS)
+	@$(call recorded,$(PY) tests/gpu/sanitize.py $(ARGS))
 
 clean:
 	rm -rf build build-gpu dist python/gemmx/*.so python/gemmx/build_info.json

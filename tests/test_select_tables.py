@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,32 @@ def test_a_binary_or_missing_file_is_an_error(tmp_path: Path) -> None:
         tables.load_table(tmp_path / "t.json")
     with pytest.raises(OSError, match="nowhere"):
         tables.load_table(tmp_path / "nowhere.json")
+
+
+def test_a_table_may_be_loaded_while_others_select(user_tables: None) -> None:
+    """Selections in two threads while a third adds rows of the same N and K."""
+    loaded, problem = tables.tables(), shape_problem(64, 4096, 4096)
+    plan = decide(problem, profile("h200"), only_built=False).chosen.plan
+    key = tables.table_key(problem)
+    ended, errors = threading.Event(), []
+
+    def select() -> None:
+        try:
+            while not ended.is_set():
+                loaded.find(problem, profile("h200"))
+        except RuntimeError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=select) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for m in range(1, 3000):
+        loaded.add("NVIDIA H200", [(key, tables.TableRow(m, 1.0, plan, "t.json"))])
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert tables.tables() is loaded
 
 
 def test_shipped_tables_parse() -> None:

@@ -145,7 +145,8 @@ def distinct_shapes(shapes: int = 10_000) -> None:
     assert info["size"] <= info["capacity"] < shapes, info
     host, device = (marks[shapes][i] - marks[1000][i] for i in (0, 1))
     assert host <= 24 * MIB, f"the host's memory grew by {host} bytes: {marks}"
-    assert device <= 0, f"the device's memory grew by {device} bytes: {marks}"
+    # CUDA loads a kernel's code on its first launch, and larger M take other kernels.
+    assert device <= 32 * MIB, f"the device's memory grew by {device} bytes: {marks}"
     finish(shapes=shapes, seconds=round(seconds, 1), host_growth_bytes=host, device_growth_bytes=device)
 
 
@@ -154,6 +155,7 @@ def captures(graphs: int = 500) -> None:
     inputs = [mixed_calls()[i] for i in (1, 4)]
     expected = [bits(OP(*arguments, **options)).clone() for arguments, options in inputs]
     stream = torch.cuda.Stream()
+    torch.cuda.synchronize()  # the inputs are the default stream's
     marks = {}
     start = time.perf_counter()
     differs = []

@@ -8,7 +8,9 @@ or counted, `record_property("figure", {name: value})`, goes to figures.json.
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
+import os
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -69,10 +71,16 @@ class GpuRecord:
     def write_figures(self) -> None:
         """Each test's figures with the run that they come from; those of tests that did not run stay as they are."""
         path = self.folder / "figures.json"
-        figures = json.loads(path.read_text()) if path.exists() else {}
         header = describe_run()
-        figures |= {test: {"header": header, "figure": figure} for test, figure in self.figures.items()}
-        write_atomically(path, json.dumps(dict(sorted(figures.items())), indent=2) + "\n")
+        new = {test: {"header": header, "figure": figure} for test, figure in self.figures.items()}
+        self.folder.mkdir(exist_ok=True)
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # another session may end at the same time
+            figures = json.loads(path.read_text()) if path.exists() else {}
+            write_atomically(path, json.dumps(dict(sorted((figures | new).items())), indent=2) + "\n")
+        finally:
+            os.close(folder)
 
 
 def stale_library() -> str:

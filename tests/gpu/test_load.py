@@ -8,20 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from load_limits import PROGRAMS
 from watchdog import assert_runs
 
 pytestmark = pytest.mark.gpu
-
-# Seconds after which a program counts as hung.
-PROGRAMS = {
-    "cold_threads": 120,
-    "one_shape": 120,
-    "distinct_shapes": 180,
-    "captures": 120,
-    "neighbours": 90,
-    "out_of_memory": 90,
-    "two_devices": 90,
-}
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
