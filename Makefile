@@ -48,7 +48,11 @@ else
   BUILD := build
 endif
 
-TARGETS := demo test test-gpu fuzz sanitize bench ladder build build-gpu fmt lint sass ncu clean
+<<<<<<< HEAD
+TARGETS := demo test test-gpu bench ladder build build-gpu fmt lint sass ncu sanitize clean
+=======
+TARGETS := demo test test-gpu fuzz sanitize bench build build-gpu fmt lint sass ncu clean
+>>>>>>> reliability
 .PHONY: help $(TARGETS)
 
 help:

@@ -32,7 +32,7 @@ from gemmx.select.model import (
 )
 from gemmx.select.tables import TableRow, epilogue_kind, tables
 
-# Scratch that a plan may take without being asked for by name: packed copies of unaligned operands, partials of split-K.
+# Scratch that a plan may take without being asked for by name: packed copies of unaligned operands, split-K's partials.
 WORKSPACE_LIMIT = 512 << 20
 # Splits that are tried; further ones cost a partial each and were never better in the model.
 SPLITS = (2, 3, 4, 6, 8, 12, 16)
