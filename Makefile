@@ -48,11 +48,7 @@ else
   BUILD := build
 endif
 
-<<<<<<< HEAD
-TARGETS := demo test test-gpu bench ladder build build-gpu fmt lint sass ncu sanitize clean
-=======
-TARGETS := demo test test-gpu fuzz sanitize bench build build-gpu fmt lint sass ncu clean
->>>>>>> reliability
+TARGETS := demo test test-gpu fuzz sanitize bench ladder build build-gpu fmt lint sass ncu clean
 .PHONY: help $(TARGETS)
 
 help:

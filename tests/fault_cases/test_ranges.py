@@ -151,11 +151,12 @@ def test_b26_workspaces_hold_every_partial() -> None:
             majors = {"major_a": spec.major_a, "major_b": spec.major_b}
             majors = {name: major for name, major in majors.items() if major != "none"}
             problem = check_shape(m, 2560, 4096, spec.dtype_a, **majors).problem
+            whole = _C.workspace_size(spec.name, problem, _C.Plan(spec.name), profile("h200"))
             for splits in (2, 8, 16):
                 plan = _C.Plan(spec.name, "split_k", splits)
                 sizes = {_C.workspace_size(spec.name, problem, plan, with_sms(profile("h200"), x)) for x in SM_COUNTS}
-                # None where the partials stay in shared memory or registers.
-                assert sizes == {0} or min(sizes) >= splits * m * 2560 * 4, (spec.name, m, splits)
+                # Nothing more than without splits where the partials stay in shared memory or registers.
+                assert sizes == {whole} or min(sizes) >= whole + splits * m * 2560 * 4, (spec.name, m, splits)
 
 
 @pytest.mark.gpu
