@@ -107,7 +107,7 @@ def write_table(arguments: argparse.Namespace, device: Any, rows: list[dict[str,
         "measured": results.make_header("tune", torch.cuda.current_device(), _C.source_hash(), command),
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(f'{json.dumps(table)[:-1]}, "rows": [\n{text}\n]}}\n')
+    write_atomically(arguments.out, f'{json.dumps(table)[:-1]}, "rows": [\n{text}\n]}}\n')
     return len(rows)
 
 
