@@ -94,27 +94,11 @@ def identity(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[c] for c in ("m", "n", "k", "batch", "dtypes", "majors", "epilogue", "align"))
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    device = _C.cuda_device(torch.cuda.current_device())
-    rows: list[dict[str, Any]] = []
-    regrets: list[float] = []
-    for suite in arguments.suite.split(","):
-        for row in manifest.load(MANIFESTS / f"{suite}.csv"):
-            if row.unsupported():
-                continue
-            start = time.perf_counter()
-            with torch_precision(row.compute):
-                regret, found = measure(
-                    Case(row, l2_bytes=device.l2_bytes), device, arguments.candidates, arguments.budget_us
-                )
-            rows += found
-            regrets.append(regret)
-            best = "  ".join(f"{r['us']:.1f} {r['plan']['kernel']} {r['plan']['splits']}" for r in found)
-            print(f"{suite}/{row.name} {time.perf_counter() - start:.1f} s: {best}", file=sys.stderr)
+def write_table(arguments: argparse.Namespace, device: Any, rows: list[dict[str, Any]]) -> int:
+    """Writes the rows and what the table had of other problems; the number of rows."""
     new = {identity(row) for row in rows}
-    if arguments.out.exists():
-        rows += [row for row in json.loads(arguments.out.read_text())["rows"] if identity(row) not in new]
+    kept = json.loads(arguments.out.read_text())["rows"] if arguments.out.exists() else []
+    rows = rows + [row for row in kept if identity(row) not in new]
     text = ",\n".join(json.dumps(row) for row in rows)
     command = f"python benchmarks/tune.py --suite {arguments.suite}"
     table = {
@@ -122,8 +106,32 @@ def main() -> int:
         "gpu": device.name,
         "measured": results.make_header("tune", torch.cuda.current_device(), _C.source_hash(), command),
     }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(arguments.out, f'{json.dumps(table)[:-1]}, "rows": [\n{text}\n]}}\n')
-    print(f"{len(rows)} rows for {device.name} in {arguments.out}")
+    return len(rows)
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    device = _C.cuda_device(torch.cuda.current_device())
+    rows: list[dict[str, Any]] = []
+    regrets: list[float] = []
+    count = 0
+    for suite in arguments.suite.split(","):
+        for row in manifest.load(MANIFESTS / f"{suite}.csv"):
+            if row.unsupported():
+                continue
+            start = time.perf_counter()
+            with torch_precision(row.compute):
+                case = Case(row, l2_bytes=device.l2_bytes)
+                regret, found = measure(case, device, arguments.candidates, arguments.budget_us)
+            rows += found
+            regrets.append(regret)
+            best = "  ".join(f"{r['us']:.1f} {r['plan']['kernel']} {r['plan']['splits']}" for r in found)
+            seconds = time.perf_counter() - start
+            print(f"{suite}/{row.name} {seconds:.1f} s, regret {regret:.3f}: {best}", file=sys.stderr)
+        count = write_table(arguments, device, rows)  # after each suite: a run that is cut short has what it measured
+    print(f"{count} rows for {device.name} in {arguments.out}")
     print(f"the model's choice over the best candidate: {geometric_mean(regrets):.3f}, at most {max(regrets):.3f}")
     return 0
 
