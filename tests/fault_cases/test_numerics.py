@@ -75,7 +75,6 @@ def test_b28_the_precision_of_torch_is_followed() -> None:
     assert_every_way_is_right(a, a, precision="tf32")
 
 
-@pytest.mark.xfail(strict=True, reason="no kernel computes fp32 with C, bias or activation where tf32 is asked for")
 @pytest.mark.parametrize("options", [{"bias": "f32"}, {"c": "f32"}, {"activation": "relu"}], ids=str)
 def test_b28_tf32_that_torch_allows_refuses_no_call(options: dict[str, Any]) -> None:
     """Torch's setting allows less accurate products; a float32 layer must not fail for it."""

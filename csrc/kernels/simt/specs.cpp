@@ -6,9 +6,7 @@ namespace gemmx::simt {
 
 std::string supports(const KernelSpec& spec, const Problem& problem, const Device& device) {
   if (std::string reason = supports_common(spec, problem, device); !reason.empty()) return reason;
-  if (problem.a.dtype == DType::f32 && problem.precision != Precision::ieee) {
-    return "multiplies in full fp32 (precision ieee), asked for " + std::string(name(problem.precision));
-  }
+  // tf32 and 3xtf32 allow a larger error, so that products in full fp32 serve them too.
   if (problem.numerics == Numerics::batch_invariant) {
     return "is of numerics class simt, which does not serve batch_invariant";
   }
