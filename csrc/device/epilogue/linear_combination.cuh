@@ -110,11 +110,10 @@ __device__ __forceinline__ void store_row4(const EpilogueParams& e, int64_t batc
 }
 
 // The epilogue of kRows rows of 4 neighbouring columns: rows m, m + row_step, ...; x[4 r + i] is the accumulator of
-// column n + i and becomes the element of D before its rounding. All of C is loaded before the first use. n is a
-// multiple of 4 and less than N.
+// column n + i. All of C is loaded before the first use. n is a multiple of 4 and less than N.
 template <int kRows>
-__device__ __forceinline__ void epilogue_rows(const EpilogueParams& e, int64_t batch, int64_t m, int row_step,
-                                              int64_t n, float (&x)[4 * kRows]) {
+__device__ __forceinline__ void epilogue_store_rows(const EpilogueParams& e, int64_t batch, int64_t m, int row_step,
+                                                    int64_t n, float (&x)[4 * kRows]) {
   const int count = e.n - n < 4 ? static_cast<int>(e.n - n) : 4;
 #pragma unroll
   for (float& value : x) value = __fmul_rn(e.alpha, value);
@@ -136,14 +135,6 @@ __device__ __forceinline__ void epilogue_rows(const EpilogueParams& e, int64_t b
     for (int i = 0; i < 4 * kRows; ++i) x[i] = __fadd_rn(x[i], bias[i % 4]);
   }
   activate_all(x, e);
-}
-
-// ... and its stores.
-template <int kRows>
-__device__ __forceinline__ void epilogue_store_rows(const EpilogueParams& e, int64_t batch, int64_t m, int row_step,
-                                                    int64_t n, float (&x)[4 * kRows]) {
-  epilogue_rows<kRows>(e, batch, m, row_step, n, x);
-  const int count = e.n - n < 4 ? static_cast<int>(e.n - n) : 4;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (m + r * row_step < e.m) store_row4(e, batch, m + r * row_step, n, x + 4 * r, count);

@@ -1,7 +1,9 @@
 // The consumer's side of the Hopper mainloop: one warpgroup, kBlocks x 64 rows of kN columns, fp32 accumulators.
 //
 // One group of wgmma (a stage) is always in flight: stage i is issued before the wait for stage i - 1, which is then
-// released to the producer. Products are added in ascending order of K, whatever the tile is.
+// released to the producer. With kDrains each stage is waited for and released at once: where loading takes longer than
+// multiplying, the wait for the next stage would hold the previous one back. Products are added in ascending order of
+// K, whatever the tile is.
 #pragma once
 
 #include "core/types.h"
@@ -11,7 +13,7 @@
 namespace gemmx::device {
 
 // Config: kType, kTileM, kTileN, kTileK, kStages, kKMajorA, kKMajorB, kBlocks (64-row blocks of a warpgroup),
-// kCtas (CTAs that a stage is multicast to).
+// kCtas (CTAs that a stage is multicast to), kDrains.
 template <class Config>
 struct WgmmaMainloop {
   using TileA = SwizzledTile<Config::kTileM, Config::kTileK, Config::kKMajorA>;
@@ -26,6 +28,19 @@ struct WgmmaMainloop {
   __device__ static __forceinline__ void run(Accumulators& acc, const Ring<Config::kStages>& ring, uint32_t smem_stages,
                                              RingState<Config::kStages>& at, int k_tiles, int row, int lane,
                                              uint32_t first_cta, AllFull all_full) {
+    if constexpr (Config::kDrains) {
+#pragma unroll 1
+      for (int i = 0; i < k_tiles; ++i) {
+        ring.wait_full(at);
+        issue(acc, smem_stages + at.stage * kStageBytes, row, i != 0);
+        if (i + 1 == k_tiles) all_full();
+        ptx::wgmma_wait<0>();
+        hold(acc);
+        ring.template release<Config::kCtas>(at.stage, lane, first_cta);
+        at.advance();
+      }
+      return;
+    }
     ring.wait_full(at);
     issue(acc, smem_stages + at.stage * kStageBytes, row, 0);
     uint32_t previous = at.stage;

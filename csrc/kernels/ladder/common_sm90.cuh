@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "device/epilogue/box_store.cuh"
 #include "device/epilogue/staged_store.cuh"
-#include "device/epilogue/tma_tile_store.cuh"
 #include "device/mainloop/wgmma_mainloop.cuh"
 #include "device/scheduler/tile_order.cuh"
 #include "kernels/ladder/common.cuh"

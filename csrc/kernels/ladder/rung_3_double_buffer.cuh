@@ -5,7 +5,7 @@
 //            registers on its way. Its warps are 4 rows by 64 columns of threads: a warp reads 8 + 64 vectors of
 //            which few are shared.
 // Changes:   two stages of shared memory. cp.async writes one without registers while the other is read; one barrier
-//            a tile, which says both that a stage has landed and that the other is free. 16 words of K a stage.
+//            a tile, which says both that a stage has landed and that the other is free. 8 words of K a stage.
 //            A warp computes 64 x 64, a thread 16 x 8: 6 vectors feed 128 FFMA, where rung 2 reads 4 for 64. Lanes
 //            lie 4 x 8 in the warp, so that a vector load of all lanes touches 64 bytes of A or 128 of B. The next
 //            fragments are read while the present ones are multiplied.
@@ -20,7 +20,7 @@
 
 namespace gemmx::ladder::rung_3 {
 
-inline constexpr int kTileM = 128, kTileN = 128, kTileK = 16, kStages = 2, kThreads = 128;
+inline constexpr int kTileM = 128, kTileN = 128, kTileK = 8, kStages = 2, kThreads = 128;
 inline constexpr int kWarpM = 64, kWarpN = 64, kThreadM = 16, kThreadN = 8;
 inline constexpr bool kFollowsPlan = false;
 

@@ -7,10 +7,10 @@
 //            B is K-major here (weight.t()), so both tiles are rows of 32 elements along K.
 //            Padding of 8 elements a row lets 8 rows be read without meeting a bank twice.
 // Per CTA:   128 x 128 elements of D: 2 * 128 * 128 * K FLOPs, (128 + 128) * K * 2 bytes from global memory.
-// Intensity: T / b = 128 / 2 = 64 FLOP per global byte; from shared memory a warp of 64 x 32 has 2 * 64 * 32 / (96 * 2)
-//            = 21 FLOP per byte.
-// Wastes:    a fragment's layout is hidden: the epilogue goes through shared memory, rows are padded instead of
-// swizzled,
+// Intensity: T / b = 128 / 2 = 64 FLOP per global byte; from shared memory a warp of 64 x 64 has 2 * 64 * 64 / (128 *
+// 2)
+//            = 32 FLOP per byte.
+// Wastes:    a fragment's layout is hidden: the epilogue goes through shared memory, rows are padded, not swizzled,
 //            and nothing reads the next fragments while the present ones are multiplied. 32 of K between barriers are
 //            little work, and one tile in flight does not cover the latency of L2.
 #pragma once
@@ -21,8 +21,8 @@
 
 namespace gemmx::ladder::rung_4 {
 
-inline constexpr int kTileM = 128, kTileN = 128, kTileK = 32, kStages = 2, kThreads = 256;
-inline constexpr int kWarpM = 64, kWarpN = 32, kBlocksM = kWarpM / 16, kBlocksN = kWarpN / 16, kPadding = 8;
+inline constexpr int kTileM = 128, kTileN = 128, kTileK = 32, kStages = 2, kThreads = 128;
+inline constexpr int kWarpM = 64, kWarpN = 64, kBlocksM = kWarpM / 16, kBlocksN = kWarpN / 16, kPadding = 8;
 inline constexpr int kRow = kTileK + kPadding;  // elements from row to row of a tile
 inline constexpr bool kFollowsPlan = false;
 

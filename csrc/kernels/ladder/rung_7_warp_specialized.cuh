@@ -29,7 +29,7 @@ inline constexpr bool kPersistent = true, kFollowsPlan = true, kStoresByTma = tr
 inline constexpr int kConsumerWarps = 8, kProducerRegisters = 40, kConsumerRegisters = 232;
 
 using rung_6::TileA, rung_6::TileB, rung_6::kStageBytes;
-using TmaStore = device::TmaTileStore<kTileN>;
+using TmaStore = device::BoxStore<kTileN>;
 using Store = device::StagedStore<kTileN, false>;
 inline constexpr int kEpilogueBytes = TmaStore::kBytes;
 static_assert(Store::kBytes <= kEpilogueBytes, "the general epilogue uses the boxes of the TMA stores");

@@ -25,9 +25,9 @@
 #include <cuda_runtime.h>
 
 #include "core/splits.h"
+#include "device/epilogue/box_store.cuh"
 #include "device/epilogue/cluster_reduce.cuh"
 #include "device/epilogue/staged_store.cuh"
-#include "device/epilogue/tma_tile_store.cuh"
 #include "device/mainloop/wgmma_mainloop.cuh"
 #include "device/ptx/griddepcontrol.cuh"
 #include "device/ptx/named_barrier.cuh"
@@ -59,6 +59,8 @@ struct Config {
   // Registers a thread: 65536 over the CTA's threads at launch; the producer needs few.
   static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32;
   static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 232 : 160;
+  // Decode: the weights' bytes are everything, so that a stage goes back to the producer as soon as it is multiplied.
+  static constexpr bool kDrains = kSwap;
   static constexpr bool kMovesRegisters = kWarpgroups > 1;  // a single consumer has 255 anyway
 
   static_assert(kRowsOfWarpgroup % 64 == 0, "a warpgroup's share of the tile is whole blocks of 64 rows");
@@ -69,8 +71,9 @@ struct Config {
 
 // How D leaves the kernel.
 enum class Output : uint8_t {
-  tma,      // TMA stores of alpha * acc + bias
-  staged,   // the general epilogue
+  tma,      // box_store.cuh, by TMA
+  rows,     // box_store.cuh, by rows
+  staged,   // staged_store.cuh: fp32 D that TMA can't write, D without unit stride, D^T, partials
   cluster,  // split-K partials meet in the cluster, then the general epilogue
 };
 
@@ -181,9 +184,10 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
                                         uint32_t smem_stages, int warpgroup) {
   using Mainloop = device::WgmmaMainloop<Config>;
   using Staged = device::StagedStore<Config::kTileN, Config::kSwap>;
-  using Tma = device::TmaTileStore<Config::kTileN>;
+  using Box = device::BoxStore<Config::kTileN>;
+  constexpr bool kBoxes = !Config::kSwap && Box::kAvailable;
   using Reduce = device::ClusterReduce<Config::kTileM, Config::kTileN, Config::kSwap>;
-  static_assert(Staged::kBytes <= kEpilogueBytesOfWarp && Tma::kBytes <= kEpilogueBytesOfWarp,
+  static_assert(Staged::kBytes <= kEpilogueBytesOfWarp && Box::kBytes <= kEpilogueBytesOfWarp,
                 "a warp's epilogue buffer holds what both epilogues need");
   static_assert(Reduce::kBytes <= sizeof(shared.stages), "the stages hold the fp32 tile of split-K");
   using device::ptx::named_barrier_arrive, device::ptx::named_barrier_sync;
@@ -219,9 +223,10 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
       const int row = first_row + 64 * block + 16 * warp;
       if (p.output == Output::cluster) {
         Reduce::put(acc[block], reinterpret_cast<float*>(shared.stages), row, lane);
-      } else if (!Config::kSwap && p.output == Output::tma) {
-        if constexpr (!Config::kSwap) {
-          Tma::run(p.epilogue, &p.d, w.batch, w.m + row, w.n, acc[block], smem_buffer, lane, boxes);
+      } else if (kBoxes && p.output != Output::staged) {
+        if constexpr (kBoxes) {
+          Box::run(p.epilogue, p.output == Output::tma ? &p.d : nullptr, w.batch, w.m + row, w.n, acc[block],
+                   smem_buffer, lane, boxes);
         }
       } else if constexpr (Config::kSwap) {
         Staged::run(p.epilogue, w.plane, w.n, w.m + row, acc[block], reinterpret_cast<float*>(buffer), lane);
@@ -237,7 +242,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
                    static_cast<int>(place.splits), static_cast<int>(place.split), place.m + place.n * Config::kClusterM,
                    Config::kCtas, static_cast<int>(threadIdx.x), 128 * Config::kWarpgroups);
   }
-  if constexpr (!Config::kSwap) Tma::drain(lane);
+  if constexpr (kBoxes) Box::drain(lane);
 }
 
 template <class Config>

@@ -50,7 +50,11 @@ struct Launcher {
     if (state->packed.b > 0)
       state->pack_b = pack_operand(read.b, spec.major_b == Major::k, p.n, read.b.col_stride, read.b.row_stride, p);
     encode(spec, read, params);
-    params.output = in_cluster ? Output::cluster : splits == 1 && stores_by_tma(p) ? Output::tma : Output::staged;
+    params.output = in_cluster          ? Output::cluster
+                    : splits > 1        ? Output::staged
+                    : stores_by_tma(p)  ? Output::tma
+                    : stores_by_rows(p) ? Output::rows
+                                        : Output::staged;
     params.d = params.output == Output::tma ? encode_d(spec, p) : CUtensorMap{};
     set_schedule(p, plan, splits, in_cluster, params);
     params.policy_a = params.policy_b = device::ptx::kEvictNormal;
@@ -141,11 +145,16 @@ struct Launcher {
     params.batch = static_cast<int>(p.batch);
   }
 
+  static constexpr bool kBoxes = !Config::kSwap && device::BoxStore<Config::kTileN>::kAvailable;
+
   // TMA clips rows of D at multiples of 16 bytes only, so that N must be one.
   static bool stores_by_tma(const Problem& p) {
-    return !Config::kSwap && p.n * size_of(p.d.dtype) % 16 == 0 && !p.has_c() && p.activation == Activation::none &&
-           p.d.major == Major::n && vector_bytes(p.d) >= 16 &&
+    return kBoxes && p.n * size_of(p.d.dtype) % 16 == 0 && p.d.major == Major::n && vector_bytes(p.d) >= 16 &&
            p.d.leading_dimension() < (int64_t{1} << 40) / size_of(p.d.dtype);
+  }
+
+  static bool stores_by_rows(const Problem& p) {
+    return kBoxes && p.d.major == Major::n && p.d.col_stride == 1 && size_of(p.d.dtype) == 2;
   }
 
   static CUtensorMap encode_d(const KernelSpec& spec, const Problem& p) {

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -95,14 +95,38 @@ def _measure(case: Case, plan: Any, device: Any, with_floor: bool) -> Result:
         if floor is not None:
             result["floor_variant"], arms["floor"] = floor
 
+    aligned = aligned_row(row)
+    if aligned is not None:
+        neighbour = Case(aligned, sets=case.sets)
+        arms["aligned"] = neighbour.arm(neighbour.gemmx_call())
+
     timings = time_arms(arms, sets=case.sets)
     if own is not None and "own" not in timings:
         timings["own"] = timings["gemmx"]  # the selector chose one of our kernels: the same plan, the same arm
     _add_timings(result, timings, {"own": own_reason, "cublaslt_best": lt_reason, "floor": floor_reason})
+    if aligned is not None:
+        _add_aligned(result, timings)
     result |= {"sets": case.sets, "launches": timings["gemmx"].launches, "rounds": len(timings["gemmx"].samples)}
     result["gbps"] = four_digits(case.bytes / result["gemmx_us"] / 1e3)
     result["tflops"] = four_digits(row.flops / result["gemmx_us"] / 1e6)
     return result
+
+
+def aligned_row(row: Row) -> Row | None:
+    """The neighbour of a row of suite unaligned: M, N, K rounded up to multiples of 8, packed, 16-byte pointers."""
+    if row.suite != "unaligned":
+        return None
+    m, n, k = (-(-extent // 8) * 8 for extent in (row.M, row.N, row.K))
+    return replace(row, M=m, N=n, K=k, lda=0, ldb=0, ldc=0, ldd=0, align_bytes=16)
+
+
+def _add_aligned(result: Result, timings: dict[str, Timing]) -> None:
+    """`aligned_us` and what gemmx takes of it: gemmx_over_aligned."""
+    timing = timings["aligned"]
+    if timing.error is not None:
+        raise RuntimeError(f"aligned: {timing.error}")
+    result |= timing_fields("aligned", timing)
+    result["gemmx_over_aligned"] = round(paired_ratio(timings["gemmx"].samples, timing.samples).median, 4)
 
 
 def check_call(case: Case, call: Call, kernel: str) -> float:
