@@ -208,6 +208,25 @@ def test_malformed_rows(tmp_path: Path, rows: str, sentence: str) -> None:
     assert sentence in words(done.stderr)
 
 
+def test_wgmma_instructions_are_what_their_script_writes() -> None:
+    command = [sys.executable, str(ROOT / "cmake" / "wgmma_shapes.py")]
+    written = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert (ROOT / "csrc/device/ptx/wgmma_shapes.cuh").read_text() == written
+
+
+def test_wgmma_rows_fill_the_shared_memory_of_hopper() -> None:
+    """Stages are as many as fit, up to 12: a row that leaves room for one more is a mistake."""
+    from gemmx import _C
+
+    specs = [spec for spec in _C.kernels() if spec.family == "sm90"]
+    assert len(specs) >= 50
+    for spec in specs:
+        tile_m, tile_n, tile_k = spec.tile
+        stage = 2 * tile_k * (tile_m + tile_n)
+        assert spec.smem_bytes <= 232448, spec.name
+        assert spec.smem_bytes + stage > 232448 or spec.stages == 12, spec.name
+
+
 def test_no_flag_flushes_subnormals() -> None:
     for file in [ROOT / "CMakeLists.txt", *(ROOT / "cmake").glob("*.cmake")]:
         assert not re.search(r"use_fast_math|ftz=true|ffast-math", file.read_text()), file
