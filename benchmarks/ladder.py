@@ -165,7 +165,7 @@ def planned() -> Iterator[Callable[[Any], None]]:
     current: list[Any] = [None]
 
     def use(plan: Any) -> None:
-        if plan != current[0]:
+        if current[0] is None or plan != current[0]:
             current[0] = plan
             _C.set_selector(lambda problem, device: plan)  # empties the cache of plans
 

@@ -321,6 +321,7 @@ def kernel_estimate(
     terms = {"mma": mma_us, "dram": dram_us, "l2": l2_us, "latency": latency_us}
     fixed = cal.overhead_us[kernel.mma] + _reduction_us(kernel, shape, machine, schedule, splits)
     fixed += _packing_us(kernel, shape, machine)
+    fixed += busiest * _epilogue_us(kernel, machine, mainloop_us=tile_flops / rate)
     useful = shape.m * shape.n * shape.batch / (tile_m * tile_n)  # tiles, if none hung over
     return Estimate(
         us=fixed + _norm(terms.values(), cal.overlap),
@@ -364,6 +365,22 @@ def _packing_us(kernel: KernelInfo, shape: Shape, machine: Machine) -> float:
     if not packed:
         return 0.0
     return machine.cal.pack_us + 2 * packed / (machine.dram_bytes_per_us * machine.cal.pack_stream)
+
+
+def _epilogue_us(kernel: KernelInfo, machine: Machine, *, mainloop_us: float) -> float:
+    """Time per tile that the epilogue of a wgmma-family kernel with 256 columns adds to its mainloop.
+
+    Its boxes are half as wide as those of narrower tiles, for want of registers (box_store.cuh).
+    Cooperative consumers stop multiplying for it. Of two ping-pong consumers one multiplies meanwhile: two tiles take as
+    long as both mainloops, or one mainloop and one epilogue, whichever is more.
+    """
+    if kernel.family != "sm90" or kernel.swap_ab or kernel.tile[1] < 256:
+        return 0.0  # part of the fitted overhead
+    warpgroups = 2  # that share a cooperative tile
+    us = kernel.tile[0] * kernel.tile[1] * machine.cal.epilogue_ns * 1e-3
+    if "_pp_" not in kernel.name:
+        return us
+    return max(0.0, (us * warpgroups - mainloop_us) / 2)
 
 
 def _tile_efficiency(kernel: KernelInfo, cal: Calibration) -> float:
