@@ -368,16 +368,17 @@ def _packing_us(kernel: KernelInfo, shape: Shape, machine: Machine) -> float:
 
 
 def _epilogue_us(kernel: KernelInfo, machine: Machine, *, mainloop_us: float) -> float:
-    """Time per tile that the epilogue of a wgmma-family kernel with 256 columns adds to its mainloop.
+    """Time per tile that the epilogue of a wgmma-family kernel adds to its mainloop.
 
-    Its boxes are half as wide as those of narrower tiles, for want of registers (box_store.cuh).
+    Tiles of 256 columns store boxes half as wide as narrower ones, for want of registers (box_store.cuh), which take
+    twice the time.
     Cooperative consumers stop multiplying for it. Of two ping-pong consumers one multiplies meanwhile: two tiles take as
     long as both mainloops, or one mainloop and one epilogue, whichever is more.
     """
-    if kernel.family != "sm90" or kernel.swap_ab or kernel.tile[1] < 256:
-        return 0.0  # part of the fitted overhead
+    if kernel.family != "sm90" or kernel.swap_ab:
+        return 0.0
     warpgroups = 2  # that share a cooperative tile
-    us = kernel.tile[0] * kernel.tile[1] * machine.cal.epilogue_ns * 1e-3
+    us = kernel.tile[0] * kernel.tile[1] * machine.cal.epilogue_ns * (2 if kernel.tile[1] >= 256 else 1) * 1e-3
     if "_pp_" not in kernel.name:
         return us
     return max(0.0, (us * warpgroups - mainloop_us) / 2)
