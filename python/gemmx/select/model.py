@@ -313,7 +313,7 @@ def kernel_estimate(
     # Little's law: an SM draws at most its bytes in flight per latency, which is L2's for what L2 holds.
     latency_us = 0.0
     if cta_bytes:
-        together = min(resident, max(1, ctas // sms))
+        together = min(resident, -(-ctas // sms))  # on the busiest SM
         steps = busiest * k_cta / (tile_k * max(1, kernel.stages - 1) * together)
         cold = min(1.0, order.read_bytes / (ctas * cta_bytes))
         latency_us = steps * (cal.l2_latency_ns + cold * (cal.dram_latency_ns - cal.l2_latency_ns)) * 1e-3
@@ -371,9 +371,8 @@ def _epilogue_us(kernel: KernelInfo, machine: Machine, *, mainloop_us: float) ->
     """Time per tile that the epilogue of a wgmma-family kernel adds to its mainloop.
 
     Tiles of 256 columns store boxes half as wide as narrower ones, for want of registers (box_store.cuh), which take
-    twice the time.
-    Cooperative consumers stop multiplying for it. Of two ping-pong consumers one multiplies meanwhile: two tiles take as
-    long as both mainloops, or one mainloop and one epilogue, whichever is more.
+    twice the time. Cooperative consumers stop multiplying for it. Of two ping-pong consumers one multiplies
+    meanwhile: two tiles take as long as both mainloops, or one mainloop and one epilogue, whichever is more.
     """
     if kernel.family != "sm90" or kernel.swap_ab:
         return 0.0
