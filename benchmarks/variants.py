@@ -3,9 +3,10 @@
 
     python benchmarks/variants.py --kernels 'sm90.*kk' --shapes 4096x4096x4096,16x4096x4096
     python benchmarks/variants.py --kernels sm80 --shapes 16x4096x14336 --splits 1,2,4,8 --json out.json
+    python benchmarks/variants.py --kernels 'sm90.*128x256' --shapes 512x28672x4096 --stream-k
 
 Every kernel whose name matches and that takes the problem is an arm; with --splits, once per number of splits
-it supports. Majors as in kernel names: A's, then B's.
+it supports, with --stream-k once more in that schedule. Majors as in kernel names: A's, then B's.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--majors", default="kk", help="majors of A (k, m) and B (k, n); default kk, the linear layer")
     parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16", "f32"))
     parser.add_argument("--splits", default="1", help="comma-separated numbers of splits of K; default 1")
+    parser.add_argument("--stream-k", action="store_true", help="also the schedule stream_k, of kernels that have it")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     return parser.parse_args()
 
@@ -49,7 +51,7 @@ def shape_row(shape: str, majors: str, dtype: str) -> Row:
                "none", "none", 0, 0, 0, 0, 16, 64, "", 1.0)  # fmt: skip
 
 
-def requests(pattern: str, splits: list[int], device: Any) -> dict[str, dict[str, Any]]:
+def requests(pattern: str, splits: list[int], stream_k: bool, device: Any) -> dict[str, dict[str, Any]]:
     """The op's arguments per arm: each built kernel that matches, in each schedule asked for."""
     found: dict[str, dict[str, Any]] = {}
     for spec in _C.kernels():
@@ -62,6 +64,8 @@ def requests(pattern: str, splits: list[int], device: Any) -> dict[str, dict[str
                 found[spec.name] = {"kernel": spec.name, "schedule": "stream_k"}
             elif s > 1 and "split_k" in spec.schedules:
                 found[f"{spec.name} split_k {s}"] = {"kernel": spec.name, "schedule": "split_k", "splits": s}
+        if stream_k and {"data_parallel", "stream_k"} <= set(spec.schedules):
+            found[f"{spec.name} stream_k"] = {"kernel": spec.name, "schedule": "stream_k"}
     return found
 
 
@@ -112,7 +116,7 @@ def print_shape(row: Row, entries: list[dict[str, Any]]) -> None:
 def main() -> int:
     options = parse_arguments()
     device = _C.cuda_device(torch.cuda.current_device())
-    candidates = requests(options.kernels, [int(s) for s in options.splits.split(",")], device)
+    candidates = requests(options.kernels, [int(s) for s in options.splits.split(",")], options.stream_k, device)
     if not candidates:
         print(f"--kernels: no kernel built for this GPU matches {options.kernels!r}", file=sys.stderr)
         return 2

@@ -200,3 +200,51 @@ def test_a_wave_in_hilbert_order_needs_the_fewest_rows_and_columns() -> None:
     assert lines("along_n", 4) == 64 * (4 + 16)
     assert lines("along_n", 8) == lines("along_n", t.hilbert) == 64 * (8 + 8)
     assert lines("along_m", 16) == 64 * (16 + 4)
+
+
+def parts_of(schedule: t.StreamK, worker: int) -> list[tuple[int, int, int, int]]:
+    """The parts of cut tiles that a worker computes, in its order."""
+    unit, left = schedule.begin(worker), schedule.begin(worker + 1) - schedule.begin(worker)
+    parts = []
+    while left > 0:
+        parts.append(schedule.part(worker, unit, left))
+        unit, left = unit + parts[-1][2], left - parts[-1][2]
+    return parts
+
+
+@settings(deadline=None)
+@given(tiles=st.integers(1, 700), k_tiles=st.integers(1, 90), workers=st.integers(1, 140))
+def test_stream_k_computes_every_unit_once(tiles: int, k_tiles: int, workers: int) -> None:
+    schedule = t.StreamK(tiles, k_tiles, workers)
+    assert schedule.first + schedule.tiles == tiles
+    assert schedule.first % workers == 0
+    assert schedule.tiles < workers
+    if schedule.tiles == 0:
+        assert schedule.slots == 0
+        return
+    assert schedule.workers == min(workers, schedule.tiles * k_tiles)
+    units: list[tuple[int, int]] = []
+    slots: list[int] = []
+    loads: list[int] = []
+    for worker in range(schedule.workers):
+        parts = parts_of(schedule, worker)
+        assert 1 <= len(parts) <= 2
+        loads.append(sum(count for _, _, count, _ in parts))
+        for tile, begin, count, slot in parts:
+            units += [(tile, k) for k in range(begin, begin + count)]
+            slots.append(slot)
+            assert schedule.worker_of(tile * k_tiles + begin) == worker
+            assert schedule.worker_of(tile * k_tiles + begin + count - 1) == worker
+    assert units == [(tile, k) for tile in range(schedule.tiles) for k in range(k_tiles)]
+    assert len(set(slots)) == len(slots)
+    assert max(slots) < schedule.slots
+    assert max(loads) - min(loads) <= 1
+
+
+def test_stream_k_at_the_limits() -> None:
+    # K of 2^31 elements in tiles of 64: the units of the cut tiles need more than 32 bits.
+    schedule = t.StreamK(131, 2**31 // 64, 132)
+    assert schedule.begin(132) == 131 * 2**25 > 2**32
+    assert schedule.worker_of(131 * 2**25 - 1) == 131
+    tile, begin, count, _ = parts_of(schedule, 131)[-1]
+    assert (tile, begin + count) == (130, 2**25)

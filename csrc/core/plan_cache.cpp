@@ -8,6 +8,7 @@
 
 #include "core/registry.h"
 #include "core/splits.h"
+#include "device/scheduler/tile_order.cuh"
 
 namespace gemmx {
 namespace {
@@ -69,7 +70,9 @@ std::string check_fields(const Plan& plan, const Problem& problem) {
   if (plan.splits > 1 && plan.schedule != Schedule::split_k) {
     return "has " + std::to_string(plan.splits) + " splits without schedule split_k";
   }
-  if (plan.swizzle < 1) return "has swizzle " + std::to_string(plan.swizzle) + ", the least is 1";
+  // Only the kernels of the ladder walk their tiles along Hilbert's curve.
+  const bool hilbert = plan.swizzle == device::kHilbert && kernel_specs()[plan.kernel].teaching;
+  if (plan.swizzle < 1 && !hilbert) return "has swizzle " + std::to_string(plan.swizzle) + ", the least is 1";
   if (problem.kernel >= 0 && plan.kernel != problem.kernel) return "has another kernel than the one asked for";
   if (problem.schedule != Schedule::automatic && plan.schedule != problem.schedule) {
     return "has another schedule than the one asked for";

@@ -1,28 +1,33 @@
 // The epilogue of one warp of a wgmma kernel in registers: 16 rows of kN accumulators, box by box. A box is 16 rows of
-// up to 128 bytes: alpha, C, bias and activation in the accumulators' layout, rounded, written to swizzled shared
-// memory (stmatrix), and from there to D
+// 128 bytes: alpha, C, bias and activation in the accumulators' layout, rounded, written to swizzled shared memory
+// (stmatrix), and from there to D
 //
 //   by TMA    where D's rows are whole 16-byte words: asynchronous, clipped by TMA at the edges of D; the warp goes on
-//             while the copy engine reads the box
-//   by rows   any other 16-bit D with contiguous rows: 32 neighbouring pairs of elements an access. Pairs lie at
-//             multiples of 4 bytes, which start at an odd column in every other row of an odd leading dimension
+//             while the copy engine reads the box. kN that is no multiple of the box ends with a box that overlaps the
+//             one before: the same values twice
+//   by rows   any other 16-bit D with contiguous rows, two boxes at a time: whole 16-byte words of D, however oddly a
+//             row starts, and the 2 to 14 bytes at either end of it by elements
+//
+// Without C and activation the loop over boxes is unrolled. With them it is rolled, so that the activations' code
+// exists once; registers have no run-time index, so that every box's copy out of the accumulators is a branch.
 //
 // Each warp has two buffers of its own, so that no warp waits for another. Rounding steps are those of
 // linear_combination.cuh, so that every epilogue gives the same bits. The general one is staged_store.cuh.
 #pragma once
 
+#include "device/bytes.cuh"
 #include "device/epilogue/linear_combination.cuh"
+#include "device/ptx/load_shared.cuh"
 #include "device/ptx/stmatrix.cuh"
 #include "device/ptx/tma.cuh"
 #include "device/swizzle.cuh"
 
 namespace gemmx::device {
 
-// Columns of a box: rows of 128 bytes where kN allows, else of 64 or 32. Beside the 128 accumulators of 256 columns
-// there are registers for 64 bytes a row only.
+// Columns of a box: 128 bytes of a row, or the largest power of two that a narrower tile holds.
 GEMMX_HOST_DEVICE constexpr int store_box_columns(int tile_n, int element_bytes) {
-  int columns = (tile_n < 256 ? 128 : 64) / element_bytes;
-  while (tile_n % columns != 0) columns /= 2;
+  int columns = 128 / element_bytes;
+  while (columns > tile_n) columns /= 2;
   return columns;
 }
 
@@ -32,19 +37,33 @@ struct BoxStore {
   static constexpr int kBoxBytes = kRows * 128;  // at most
   static constexpr int kBuffers = 2;
   static constexpr int kBytes = kBuffers * kBoxBytes;
-  // TMA's boxes have rows of 32 bytes or more.
-  static constexpr bool kAvailable = kN % 16 == 0;
+  // stmatrix writes 16 columns, a row of a TMA box has 32 bytes or more.
+  static constexpr bool kAvailable = kN >= 16;
+
+  // Boxes overlap: not for a C that may be D itself, of which the second box would read what the first one wrote.
+  static constexpr bool overlaps(int element_bytes) { return kN % store_box_columns(kN, element_bytes) != 0; }
 
   // (m, n): the warp's first row and column in D; smem_buffers: kBytes, 1024-byte aligned. tensor_map: nullptr stores
   // by rows. `boxes` counts the boxes of this warp so far.
   __device__ static __forceinline__ void run(const EpilogueParams& e, const void* tensor_map, int batch, int m, int n,
                                              const float (&acc)[kN / 2], uint32_t smem_buffers, int lane,
                                              uint32_t& boxes) {
+    const Place at{e, tensor_map, batch, m, n, smem_buffers, lane};
+    const bool plain = e.c == nullptr && e.activation == Activation::none;
     if (e.d_dtype == DType::f32) {
-      store<4>(e, tensor_map, batch, m, n, acc, smem_buffers, lane, boxes);
+      plain ? store_plain<4>(at, acc, boxes) : store_general<4>(at, acc, boxes);
     } else {
-      store<2>(e, tensor_map, batch, m, n, acc, smem_buffers, lane, boxes);
+      plain ? store_plain<2>(at, acc, boxes) : store_general<2>(at, acc, boxes);
     }
+  }
+
+  // The accumulators as they are to an fp32 partial tile, by TMA; m: the warp's first row in the tile.
+  __device__ static __forceinline__ void put_partial(const void* tensor_map, int slot, int m,
+                                                     const float (&acc)[kN / 2], uint32_t smem_buffers, int lane,
+                                                     uint32_t& boxes) {
+    EpilogueParams e;
+    e.d_dtype = DType::f32;
+    store_plain<4>({e, tensor_map, slot, m, 0, smem_buffers, lane}, acc, boxes);
   }
 
   // Before the CTA ends, or its buffers are used otherwise.
@@ -54,52 +73,139 @@ struct BoxStore {
   }
 
  private:
+  struct Place {
+    const EpilogueParams& e;
+    const void* tensor_map;
+    int batch, m, n;
+    uint32_t smem_buffers;
+    int lane;
+  };
+
   template <int kElementBytes>
-  __device__ static __forceinline__ void store(const EpilogueParams& e, const void* tensor_map, int batch, int m, int n,
-                                               const float (&acc)[kN / 2], uint32_t smem_buffers, int lane,
-                                               uint32_t& boxes) {
-    constexpr int kColumns = store_box_columns(kN, kElementBytes);
+  struct Boxes {
+    static constexpr int kColumns = store_box_columns(kN, kElementBytes);
+    static constexpr int kCount = static_cast<int>(ceil_div(kN, kColumns));
+    static constexpr int kChunks = kColumns * kElementBytes / 16;  // of 16 bytes in a row
+    __device__ static constexpr int first(int box) {
+      return box * kColumns + kColumns <= kN ? box * kColumns : kN - kColumns;
+    }
+  };
+
+  // alpha and bias.
+  template <int kElementBytes>
+  __device__ static __forceinline__ void store_plain(const Place& at, const float (&acc)[kN / 2], uint32_t& boxes) {
+    using Boxes = Boxes<kElementBytes>;
+    constexpr int kBiasLoads = static_cast<int>(ceil_div(kN, 32));
+    float bias[kBiasLoads];
+    if (at.e.bias != nullptr) load_bias(at.e, at.n, at.lane, bias);
+#pragma unroll
+    for (int box = 0; box < Boxes::kCount; ++box) {
+      const uint32_t buffer = wait_for_buffer<kElementBytes>(at, box, boxes);
+#pragma unroll
+      for (int j = 0; j < Boxes::kColumns / 8; j += 2) {
+        const int column = Boxes::first(box) + 8 * j;
+        float x[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] = __fmul_rn(at.e.alpha, acc[column / 2 + i]);
+        if (at.e.bias != nullptr) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) add_bias(bias[(column + 8 * i) / 32], (column + 8 * i) % 32, at.lane, x + 4 * i);
+        }
+        write<kElementBytes>(at.e.d_dtype, x, buffer, j, at.lane);
+      }
+      store_box<kElementBytes>(at, box, buffer, boxes);
+    }
+  }
+
+  // alpha, C, bias and activation. A step is a box, or half of one where the warp may hold 128 accumulators, which
+  // leave no more registers.
+  template <int kElementBytes>
+  __device__ static __forceinline__ void store_general(const Place& at, const float (&acc)[kN / 2], uint32_t& boxes) {
+    using Boxes = Boxes<kElementBytes>;
+    constexpr int kSteps = kN < 128 ? 1 : 2;  // of a box
+    constexpr int kColumns = Boxes::kColumns / kSteps;
     constexpr int kValues = kColumns / 2;  // of a lane
-    // The loop is rolled, so that the activations' code exists once; registers have no run-time index, so that every
-    // box's copy out of the accumulators is a branch of its own.
+    constexpr int kBiasLoads = static_cast<int>(ceil_div(kColumns, 32));
+    uint32_t buffer = 0;
 #pragma unroll 1
-    for (int box = 0; box < kN / kColumns; ++box, ++boxes) {
-      const int first = n + box * kColumns;
-      if (first >= e.n) break;
+    for (int step = 0; step < Boxes::kCount * kSteps; ++step) {
+      const int box = step / kSteps;
+      const int in_box = step % kSteps * kColumns;
+      const int n = at.n + Boxes::first(box) + in_box;
+      float bias[kBiasLoads];
+      if (at.e.bias != nullptr) load_bias(at.e, n, at.lane, bias);
       float x[kValues];
 #pragma unroll
-      for (int i = 0; i < kN / kColumns; ++i) {
-        if (box == i) {
+      for (int i = 0; i < Boxes::kCount * kSteps; ++i) {
+        if (step == i) {
 #pragma unroll
-          for (int j = 0; j < kValues; ++j) x[j] = __fmul_rn(e.alpha, acc[i * kValues + j]);
+          for (int j = 0; j < kValues; ++j) {
+            x[j] = __fmul_rn(at.e.alpha, acc[(Boxes::first(i / kSteps) + i % kSteps * kColumns) / 2 + j]);
+          }
         }
       }
-      if (e.c != nullptr) add_c<kValues>(e, batch, m, first, lane, x);
-      if (e.bias != nullptr) add_bias<kValues>(e, first, lane, x);
-      activate_all(x, e);
-
-      const uint32_t buffer = smem_buffers + boxes % kBuffers * kBoxBytes;
-      if (tensor_map != nullptr && lane == 0) ptx::tma_store_wait_read<kBuffers - 1>();
-      __syncwarp();
+      if (at.e.c != nullptr) add_c<kValues>(at.e, at.batch, at.m, n, at.lane, x);
+      if (at.e.bias != nullptr) {
+#pragma unroll
+        for (int j = 0; j < kColumns / 8; ++j) add_bias(bias[j / 4], 8 * j % 32, at.lane, x + 4 * j);
+      }
+      activate_all(x, at.e);
+      if (in_box == 0) buffer = wait_for_buffer<kElementBytes>(at, box, boxes);
 #pragma unroll
       for (int j = 0; j < kColumns / 8; j += 2) {
-        if constexpr (kElementBytes == 2) {
-          write_16bit<kColumns / 8>(e.d_dtype, x + 4 * j, buffer, j, lane);
-        } else {
-          write_f32<kColumns / 4>(x + 4 * j, buffer, 2 * j, lane);
-        }
+        write<kElementBytes>(at.e.d_dtype, x + 4 * j, buffer, in_box / 8 + j, at.lane);
       }
-      if (tensor_map != nullptr) {
-        ptx::fence_proxy_async();
-        __syncwarp();
-        if (lane == 0) {
-          ptx::tma_store(tensor_map, buffer, first, m, batch);
-          ptx::tma_store_commit();
-        }
-      } else if constexpr (kElementBytes == 2) {
-        __syncwarp();
-        store_rows<kColumns>(e, batch, m, first, buffer, lane);
+      if (step % kSteps == kSteps - 1) store_box<kElementBytes>(at, box, buffer, boxes);
+    }
+  }
+
+  // The buffer of the next box, once nothing reads it any more.
+  template <int kElementBytes>
+  __device__ static __forceinline__ uint32_t wait_for_buffer(const Place& at, int box, uint32_t boxes) {
+    if (at.tensor_map == nullptr) {
+      if (box % kBuffers == 0) __syncwarp();
+      return at.smem_buffers + box % kBuffers * kBoxBytes;
+    }
+    if (at.lane == 0) ptx::tma_store_wait_read<kBuffers - 1>();
+    __syncwarp();
+    return at.smem_buffers + boxes % kBuffers * kBoxBytes;
+  }
+
+  template <int kElementBytes>
+  __device__ static __forceinline__ void store_box(const Place& at, int box, uint32_t buffer, uint32_t& boxes) {
+    using Boxes = Boxes<kElementBytes>;
+    if (at.tensor_map != nullptr) {
+      ptx::fence_proxy_async();
+      __syncwarp();
+      if (at.lane == 0) {
+        ptx::tma_store(at.tensor_map, buffer, at.n + Boxes::first(box), at.m, at.batch);
+        ptx::tma_store_commit();
       }
+      ++boxes;
+    } else if constexpr (kElementBytes == 2) {
+      if (box % kBuffers != kBuffers - 1 && box != Boxes::kCount - 1) return;
+      __syncwarp();
+      store_rows(at, box - box % kBuffers);
+    }
+  }
+
+  // bias[i]: column n + 32 i + lane.
+  template <int kLoads>
+  __device__ static __forceinline__ void load_bias(const EpilogueParams& e, int n, int lane, float (&bias)[kLoads]) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int column = n + 32 * i + lane;
+      bias[i] = column < e.n ? load_element(e.bias, column * e.bias_stride, e.bias_dtype) : 0.0f;
+    }
+  }
+
+  // To the lane's two columns of 8, which lanes `first` to first + 7 loaded; x: both columns in two rows.
+  __device__ static __forceinline__ void add_bias(float bias, int first, int lane, float* x) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float value = __shfl_sync(~0u, bias, first + lane % 4 * 2 + i);
+      x[i] = __fadd_rn(x[i], value);
+      x[i + 2] = __fadd_rn(x[i + 2], value);
     }
   }
 
@@ -135,17 +241,13 @@ struct BoxStore {
     }
   }
 
-  template <int kValues>
-  __device__ static __forceinline__ void add_bias(const EpilogueParams& e, int n, int lane, float (&x)[kValues]) {
-#pragma unroll
-    for (int j = 0; j < kValues / 4; ++j) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int column = n + 8 * j + lane % 4 * 2 + i;
-        const float bias = column < e.n ? load_element(e.bias, column * e.bias_stride, e.bias_dtype) : 0.0f;
-        x[4 * j + i] = __fadd_rn(x[4 * j + i], bias);
-        x[4 * j + i + 2] = __fadd_rn(x[4 * j + i + 2], bias);
-      }
+  // x: 16 columns of 16 rows, the columns 8 j .. of the box.
+  template <int kElementBytes>
+  __device__ static __forceinline__ void write(DType dtype, const float* x, uint32_t buffer, int j, int lane) {
+    if constexpr (kElementBytes == 2) {
+      write_16bit<Boxes<2>::kChunks>(dtype, x, buffer, j, lane);
+    } else {
+      write_f32<Boxes<4>::kChunks>(x, buffer, 2 * j, lane);
     }
   }
 
@@ -171,40 +273,56 @@ struct BoxStore {
     }
   }
 
-  // The 16-bit element of this row and column of a box.
-  template <int kChunks>
-  __device__ static __forceinline__ uint32_t read_16bit(uint32_t buffer, int row, int column) {
-    const int at = swizzled_chunk(row, column / 8, kChunks);
-    uint16_t x;
-    asm volatile("ld.shared.u16 %0, [%1];"
-                 : "=h"(x)
-                 : "r"(buffer + (row * kChunks + at) * 16 + column % 8 * 2)
-                 : "memory");
-    return x;
-  }
-
-  template <int kColumns>
-  __device__ static __forceinline__ void store_rows(const EpilogueParams& e, int batch, int m, int n, uint32_t buffer,
-                                                    int lane) {
-    constexpr int kPairs = kColumns / 2;
-    constexpr int kRowsAtOnce = 32 / kPairs;
-    constexpr int kChunks = kColumns / 8;
-    const int columns = e.n - n < kColumns ? static_cast<int>(e.n - n) : kColumns;
-    const int rows = e.m - m < kRows ? static_cast<int>(e.m - m) : kRows;
-    int row = lane / kPairs;
-    uint16_t* d = static_cast<uint16_t*>(e.d) + batch * e.d_batch_stride + int64_t{m + row} * e.d_row_stride + n;
-#pragma unroll 4
-    for (; row < rows; row += kRowsAtOnce, d += kRowsAtOnce * e.d_row_stride) {
-      const int odd = reinterpret_cast<uintptr_t>(d) / 2 % 2;
-      const int column = lane % kPairs * 2 + odd;
-      if (column + 1 < columns) {
-        *reinterpret_cast<uint32_t*>(d + column) =
-            read_16bit<kChunks>(buffer, row, column) | read_16bit<kChunks>(buffer, row, column + 1) << 16;
-      } else if (column < columns) {
-        d[column] = static_cast<uint16_t>(read_16bit<kChunks>(buffer, row, column));
-      }
-      // The first element of a row whose pairs start at the second.
-      if (odd != 0 && lane % kPairs == 0) d[0] = static_cast<uint16_t>(read_16bit<kChunks>(buffer, row, 0));
+  // Stores the columns of boxes first_box .. first_box + kBuffers - 1. The whole 16-byte words of D in a row are chunks
+  // of shared memory shifted by the row's misalignment; the words at its two ends belong in part to neighbours.
+  __device__ static __forceinline__ void store_rows(const Place& at, int first_box) {
+    using Boxes = Boxes<2>;
+    constexpr int kPass = kBuffers * Boxes::kColumns < kN ? kBuffers * Boxes::kColumns : kN;
+    constexpr int kWords = kPass / 8;
+    constexpr int kRowsAtOnce = 32 / kWords;
+    const EpilogueParams& e = at.e;
+    const int first = first_box * Boxes::kColumns;
+    const int n = at.n + first;
+    if (n >= e.n) return;
+    const int width = kN - first < kPass ? kN - first : kPass;
+    const int bytes = 2 * (e.n - n < width ? static_cast<int>(e.n - n) : width);
+    const int rows = e.m - at.m < kRows ? static_cast<int>(e.m - at.m) : kRows;
+    auto* const d =
+        static_cast<unsigned char*>(e.d) + 2 * (at.batch * e.d_batch_stride + int64_t{at.m} * e.d_row_stride + n);
+    const auto row_start = [&](int row) { return d + 2 * row * e.d_row_stride; };
+    const auto head_bytes = [](const unsigned char* p) {
+      return static_cast<int>(-reinterpret_cast<intptr_t>(p) & 15);
+    };
+    // Shared memory of this byte of the row; bytes of one 16-byte chunk are neighbours.
+    const auto smem = [&](int row, int byte) {
+      const int column = first + byte / 2;
+      const int box = column / Boxes::kColumns;
+      const int chunk = swizzled_chunk(row, (column - Boxes::first(box)) / 8, Boxes::kChunks);
+      return at.smem_buffers + box % kBuffers * kBoxBytes + (row * Boxes::kChunks + chunk) * 16 + byte % 16;
+    };
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(ceil_div(kRows, kRowsAtOnce)); ++i) {
+      const int row = i * kRowsAtOnce + at.lane / kWords;
+      if (at.lane >= kRowsAtOnce * kWords || row >= rows) continue;
+      unsigned char* const out = row_start(row);
+      const int byte = head_bytes(out) + at.lane % kWords * 16;
+      if (byte + 16 > bytes) continue;
+      const uint4 low = ptx::load_shared_16(smem(row, byte & ~15));
+      const uint4 high = ptx::load_shared_16(smem(row, byte % 16 == 0 ? byte : byte + 15 & ~15));
+      *reinterpret_cast<uint4*>(out + byte) = bytes_from(low, high, byte % 16);
+    }
+    // Eight lanes an end.
+#pragma unroll
+    for (int i = 0; i < 2 * kRows / 4; ++i) {
+      const int end = i * 4 + at.lane / 8;
+      const int row = end / 2;
+      if (row >= rows) continue;
+      unsigned char* const out = row_start(row);
+      const int head = head_bytes(out) < bytes ? head_bytes(out) : bytes;
+      const int from = end % 2 == 0 ? 0 : head + (bytes - head & ~15);
+      const int to = end % 2 == 0 ? head : bytes;
+      const int byte = from + at.lane % 8 * 2;
+      if (byte < to) *reinterpret_cast<uint16_t*>(out + byte) = ptx::load_shared_2(smem(row, byte));
     }
   }
 };

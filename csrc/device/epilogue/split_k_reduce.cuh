@@ -5,6 +5,7 @@
 #pragma once
 
 #include "device/epilogue/linear_combination.cuh"
+#include "device/ptx/griddepcontrol.cuh"
 
 namespace gemmx::device {
 
@@ -17,8 +18,9 @@ struct ReduceParams {
 
 inline constexpr int kReduceThreads = 256;
 
-// Config only names the instance: every kernel's symbol contains its registry name.
-template <class Config>
+// Config only names the instance: every kernel's symbol contains its registry name. kStartsEarly: launched while the
+// kernel that writes the partials still runs (programmatic dependent launch, sm_90+).
+template <class Config, bool kStartsEarly = false>
 __global__ void __launch_bounds__(kReduceThreads) split_k_reduce_kernel(const __grid_constant__ ReduceParams params) {
   const EpilogueParams& e = params.epilogue;
   const int64_t groups = (e.n + 3) / 4;
@@ -30,6 +32,7 @@ __global__ void __launch_bounds__(kReduceThreads) split_k_reduce_kernel(const __
   const int64_t batch = row / e.m;
   const int count = e.n - n < 4 ? static_cast<int>(e.n - n) : 4;
 
+  if constexpr (kStartsEarly) ptx::wait_for_earlier_kernels();
   float sum[4] = {};
   const float* at = params.partials + row * e.n + n;
 #pragma unroll 4

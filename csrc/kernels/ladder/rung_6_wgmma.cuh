@@ -25,7 +25,7 @@ inline constexpr bool kPersistent = false, kFollowsPlan = false, kStoresByTma = 
 
 using TileA = device::SwizzledTile<kTileM, kTileK, true>;
 using TileB = device::SwizzledTile<kTileN, kTileK, true>;
-using Store = device::StagedStore<kTileN, false>;
+using Store = device::StagedStore<kTileN>;
 inline constexpr int kStageBytes = TileA::kBytes + TileB::kBytes, kWarps = kThreads / 32;
 
 struct SharedStorage {

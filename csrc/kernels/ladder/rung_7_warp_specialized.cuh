@@ -30,7 +30,7 @@ inline constexpr int kConsumerWarps = 8, kProducerRegisters = 40, kConsumerRegis
 
 using rung_6::TileA, rung_6::TileB, rung_6::kStageBytes;
 using TmaStore = device::BoxStore<kTileN>;
-using Store = device::StagedStore<kTileN, false>;
+using Store = device::StagedStore<kTileN>;
 inline constexpr int kEpilogueBytes = TmaStore::kBytes;
 static_assert(Store::kBytes <= kEpilogueBytes, "the general epilogue uses the boxes of the TMA stores");
 

@@ -28,10 +28,12 @@
 #include "device/epilogue/box_store.cuh"
 #include "device/epilogue/cluster_reduce.cuh"
 #include "device/epilogue/staged_store.cuh"
+#include "device/epilogue/transposed_store.cuh"
 #include "device/mainloop/wgmma_mainloop.cuh"
 #include "device/ptx/griddepcontrol.cuh"
 #include "device/ptx/named_barrier.cuh"
 #include "device/ptx/setmaxnreg.cuh"
+#include "device/scheduler/stream_k.cuh"
 #include "device/scheduler/tile_scheduler.cuh"
 #include "kernels/sm90/specs.h"
 
@@ -71,17 +73,20 @@ struct Config {
 
 // How D leaves the kernel.
 enum class Output : uint8_t {
-  tma,      // box_store.cuh, by TMA
+  tma,      // box_store.cuh, by TMA; also the fp32 partials of split-K
   rows,     // box_store.cuh, by rows
-  staged,   // staged_store.cuh: fp32 D that TMA can't write, D without unit stride, D^T, partials
+  general,  // staged_store.cuh: D without unit stride, fp32 D that TMA can't write. With swap_ab, transposed_store.cuh
   cluster,  // split-K partials meet in the cluster, then the general epilogue
 };
 
 struct GemmParams {
   CUtensorMap a, b, d;
+  CUtensorMap partial;              // stream-K's partial tiles [slot * CTAs of a cluster][rows][columns], fp32
+  float* partial_tiles;             // the same
   device::EpilogueParams epilogue;  // in D's rows and columns, not the kernel's
   device::TileScheduler scheduler;  // of clusters' tiles
-  uint32_t tiles;                   // clusters' tiles of all batches and workspace splits
+  device::StreamK stream_k;         // no cut tiles with other schedules
+  uint32_t tiles;                   // clusters' whole tiles of all batches and workspace splits
   int k;
   int batch;
   int splits;             // cuts of K
@@ -127,10 +132,11 @@ struct Place {
 struct WorkTile {
   int m, n, batch, plane;
   int k_begin, k_tiles;
+  int slot;  // of stream-K's partial tiles; -1: D
 };
 
 template <class Config>
-__device__ __forceinline__ WorkTile work_tile(const GemmParams& p, const Place<Config>& place, uint32_t index) {
+__device__ __forceinline__ WorkTile whole_tile(const GemmParams& p, const Place<Config>& place, uint32_t index) {
   const device::TileCoord c = p.scheduler.coord(index);
   WorkTile w;
   w.m = static_cast<int>(c.m * Config::kClusterM + place.m) * Config::kTileM;
@@ -145,8 +151,44 @@ __device__ __forceinline__ WorkTile work_tile(const GemmParams& p, const Place<C
     end = cut_begin(p.k, 2, split + 1, p.splits);
   }
   w.k_tiles = static_cast<int>(ceil_div(end, Config::kTileK)) - w.k_begin;
+  w.slot = -1;
   return w;
 }
+
+// The tiles of this CTA, one after the other: whole ones in turn with the other clusters, then its units of cut ones.
+template <class Config>
+struct WorkLoop {
+  const GemmParams& p;
+  const Place<Config>& place;
+  uint32_t index;  // of the next whole tile
+  uint64_t unit = 0;
+  uint32_t units = 0;  // left
+
+  __device__ WorkLoop(const GemmParams& params, const Place<Config>& at) : p(params), place(at), index(at.cluster) {
+    if (p.stream_k.tiles > 0 && place.cluster < p.stream_k.workers) {
+      unit = p.stream_k.begin(place.cluster);
+      units = static_cast<uint32_t>(p.stream_k.begin(place.cluster + 1) - unit);
+    }
+  }
+  __device__ __forceinline__ bool any() const { return index < p.tiles || units > 0; }
+  __device__ __forceinline__ WorkTile take() {
+    if (index < p.tiles) {
+      const WorkTile w = whole_tile(p, place, index);
+      index += place.clusters;
+      return w;
+    }
+    const device::StreamKPart part = p.stream_k.part(place.cluster, unit, units);
+    unit += part.k_tiles;
+    units -= part.k_tiles;
+    WorkTile w = whole_tile(p, place, p.stream_k.first + part.tile);
+    if (part.k_tiles != p.stream_k.k_tiles) {
+      w.k_begin = static_cast<int>(part.k_begin);
+      w.k_tiles = static_cast<int>(part.k_tiles);
+      w.slot = static_cast<int>(part.slot * Config::kCtas + place.m + place.n * Config::kClusterM);
+    }
+    return w;
+  }
+};
 
 // One thread.
 template <class Config>
@@ -156,8 +198,8 @@ __device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Confi
   using TileA = typename Mainloop::TileA;
   using TileB = typename Mainloop::TileB;
   device::RingState<Config::kStages> at;
-  for (uint32_t index = place.cluster; index < p.tiles; index += place.clusters) {
-    const WorkTile w = work_tile(p, place, index);
+  for (WorkLoop<Config> work(p, place); work.any();) {
+    const WorkTile w = work.take();
     const int batch_a = p.batch_a ? w.batch : 0;
     const int batch_b = p.batch_b ? w.batch : 0;
     int k = w.k_begin * Config::kTileK;
@@ -183,10 +225,11 @@ template <class Config>
 __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Config>& shared, const Place<Config>& place,
                                         uint32_t smem_stages, int warpgroup) {
   using Mainloop = device::WgmmaMainloop<Config>;
-  using Staged = device::StagedStore<Config::kTileN, Config::kSwap>;
+  using Staged = device::StagedStore<Config::kTileN>;
   using Box = device::BoxStore<Config::kTileN>;
   constexpr bool kBoxes = !Config::kSwap && Box::kAvailable;
   using Reduce = device::ClusterReduce<Config::kTileM, Config::kTileN, Config::kSwap>;
+  static_assert(Config::kSwap || Box::kAvailable, "partial tiles of stream-K leave by TMA");
   static_assert(Staged::kBytes <= kEpilogueBytesOfWarp && Box::kBytes <= kEpilogueBytesOfWarp,
                 "a warp's epilogue buffer holds what both epilogues need");
   static_assert(Reduce::kBytes <= sizeof(shared.stages), "the stages hold the fp32 tile of split-K");
@@ -200,8 +243,9 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   device::RingState<Config::kStages> at;
   uint32_t boxes = 0;
   int turn = 0;
-  for (uint32_t index = place.cluster; index < p.tiles; index += place.clusters) {
-    const WorkTile w = work_tile(p, place, index);
+  bool first = true;
+  for (WorkLoop<Config> work(p, place); work.any(); first = false) {
+    const WorkTile w = work.take();
     if constexpr (Config::kPingpong) {
       const bool mine = turn == warpgroup;
       turn = turn + 1 == Config::kWarpgroups ? 0 : turn + 1;
@@ -210,9 +254,9 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
         continue;
       }
     }
-    if (Config::kPingpong && index != place.cluster) named_barrier_sync(kTurn + warpgroup, 2 * 128);
+    if (Config::kPingpong && !first) named_barrier_sync(kTurn + warpgroup, 2 * 128);
     Mainloop::run(acc, shared.ring, smem_stages, at, w.k_tiles, first_row, lane, place.first, [&] {
-      if (Config::kPingpong && index + place.clusters < p.tiles) named_barrier_arrive(kTurn + turn, 2 * 128);
+      if (Config::kPingpong && work.any()) named_barrier_arrive(kTurn + turn, 2 * 128);
     });
     // One tile a CTA then: the fp32 tile goes where the stages were, once every consumer is done with them.
     if (p.output == Output::cluster && !Config::kPingpong && Config::kWarpgroups > 1) {
@@ -223,13 +267,21 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
       const int row = first_row + 64 * block + 16 * warp;
       if (p.output == Output::cluster) {
         Reduce::put(acc[block], reinterpret_cast<float*>(shared.stages), row, lane);
-      } else if (kBoxes && p.output != Output::staged) {
-        if constexpr (kBoxes) {
-          Box::run(p.epilogue, p.output == Output::tma ? &p.d : nullptr, w.batch, w.m + row, w.n, acc[block],
-                   smem_buffer, lane, boxes);
+      } else if (w.slot >= 0) {
+        if constexpr (Config::kSwap) {
+          device::TransposedStore<Config::kTileN>::put_partial(
+              p.partial_tiles + int64_t{w.slot} * (Config::kTileM * Config::kTileN), Config::kTileM, row, acc[block],
+              lane);
+        } else {
+          Box::put_partial(&p.partial, w.slot, row, acc[block], smem_buffer, lane, boxes);
         }
       } else if constexpr (Config::kSwap) {
-        Staged::run(p.epilogue, w.plane, w.n, w.m + row, acc[block], reinterpret_cast<float*>(buffer), lane);
+        device::TransposedStore<Config::kTileN>::run(p.epilogue, w.plane, w.n, w.m + row, acc[block], lane);
+      } else if (kBoxes && p.output != Output::general) {
+        if constexpr (kBoxes) {
+          Box::run(p.epilogue, p.output == Output::tma ? &p.d : nullptr, w.plane, w.m + row, w.n, acc[block],
+                   smem_buffer, lane, boxes);
+        }
       } else {
         Staged::run(p.epilogue, w.plane, w.m + row, w.n, acc[block], reinterpret_cast<float*>(buffer), lane);
       }
@@ -237,7 +289,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   }
   if (p.output == Output::cluster) {
     device::ptx::cluster_sync();
-    const WorkTile w = work_tile(p, place, place.cluster);
+    const WorkTile w = whole_tile(p, place, place.cluster);
     Reduce::reduce(p.epilogue, w.batch, Config::kSwap ? w.n : w.m, Config::kSwap ? w.m : w.n, smem_stages,
                    static_cast<int>(place.splits), static_cast<int>(place.split), place.m + place.n * Config::kClusterM,
                    Config::kCtas, static_cast<int>(threadIdx.x), 128 * Config::kWarpgroups);

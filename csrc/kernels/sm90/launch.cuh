@@ -30,7 +30,9 @@ struct Launcher {
     GemmParams params;
     int cluster;  // CTAs
     int ctas;
-    PackedBytes packed;          // in the workspace, before the partials
+    bool partials;       // of splits go to the workspace, and a second launch adds them
+    PackedBytes packed;  // in the workspace, before the partials
+    int64_t partial_bytes;
     PackOperand pack_a, pack_b;  // without addresses; no rows where the operand is read as it lies
   };
 
@@ -43,6 +45,8 @@ struct Launcher {
       throw std::runtime_error(std::string(spec.name) + ": the plan has " + std::to_string(splits) +
                                " splits, more than K=" + std::to_string(p.k) + " can be cut into");
     }
+    check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSmemBytes), spec.name,
+          "raising the shared-memory limit");
     state->packed = packed_bytes(spec, p);
     Problem read = p;  // as the kernel reads it
     if (state->packed.a > 0)
@@ -50,20 +54,32 @@ struct Launcher {
     if (state->packed.b > 0)
       state->pack_b = pack_operand(read.b, spec.major_b == Major::k, p.n, read.b.col_stride, read.b.row_stride, p);
     encode(spec, read, params);
-    params.output = in_cluster          ? Output::cluster
-                    : splits > 1        ? Output::staged
-                    : stores_by_tma(p)  ? Output::tma
-                    : stores_by_rows(p) ? Output::rows
-                                        : Output::staged;
-    params.d = params.output == Output::tma ? encode_d(spec, p) : CUtensorMap{};
-    set_schedule(p, plan, splits, in_cluster, params);
-    params.policy_a = params.policy_b = device::ptx::kEvictNormal;
-    check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSmemBytes), spec.name,
-          "raising the shared-memory limit");
+    state->partials = splits > 1 && !in_cluster;
+    const Problem written = state->partials ? partial_problem(p, splits) : p;
+    params.output = in_cluster                ? Output::cluster
+                    : stores_by_tma(written)  ? Output::tma
+                    : stores_by_rows(written) ? Output::rows
+                                              : Output::general;
+    params.d = params.output == Output::tma ? encode_d(spec, written) : CUtensorMap{};
     state->cluster = Config::kCtas * (in_cluster ? splits : 1);
     const int resident = in_cluster ? std::numeric_limits<int>::max() : resident_clusters(spec, state->cluster, device);
-    state->ctas = static_cast<int>(std::min<int64_t>(params.tiles, resident)) * state->cluster;
+    set_schedule(p, plan, splits, in_cluster, resident, params);
+    state->partial_bytes = state->partials ? size_of(DType::f32) * written.batch * p.m * p.n : 0;
+    uint32_t clusters = params.tiles;
+    if (params.stream_k.tiles > 0) {
+      const int64_t slots = int64_t{params.stream_k.slots()} * Config::kCtas;
+      state->partial_bytes = slots * kTileBytes;
+      params.partial = encode_partial(spec, slots);
+      clusters += params.stream_k.workers;
+    }
+    params.policy_a = params.policy_b = device::ptx::kEvictNormal;
+    state->ctas = static_cast<int>(std::min<int64_t>(clusters, resident)) * state->cluster;
     return state;
+  }
+
+  static int64_t workspace_bytes(const void* prepared) {
+    const State& state = *static_cast<const State*>(prepared);
+    return state.packed.a + state.packed.b + state.partial_bytes;
   }
 
   static void run(const KernelSpec& spec, const Problem& p, const Plan&, const void* prepared, const Operands& o,
@@ -80,15 +96,24 @@ struct Launcher {
     }
     set_address(spec.name, params.a, Config::kSwap ? b : a);
     set_address(spec.name, params.b, Config::kSwap ? a : b);
-    if (params.output == Output::tma) set_address(spec.name, params.d, o.d);
     const auto epilogue = device::make_epilogue_params(p, o);
-    const bool partials = params.splits > 1 && params.output == Output::staged;
     void* const partial_tiles = scratch + state.packed.a + state.packed.b;
-    params.epilogue = partials ? device::make_partial_params(p, partial_tiles) : epilogue;
+    if (params.output == Output::tma) set_address(spec.name, params.d, state.partials ? partial_tiles : o.d);
+    params.epilogue = state.partials ? device::make_partial_params(p, partial_tiles) : epilogue;
+    const auto* const partials = static_cast<const float*>(partial_tiles);
+    const bool cut_tiles = params.stream_k.tiles > 0;
+    if (cut_tiles) {
+      params.partial_tiles = static_cast<float*>(partial_tiles);
+      if (!Config::kSwap) set_address(spec.name, params.partial, partial_tiles);
+    }
     launch(spec, state, params, stream);
-    if (!partials) return;
-    launch_split_k_reduce(spec.name, {epilogue, static_cast<const float*>(partial_tiles), p.batch, params.splits},
-                          stream);
+    if (state.partials) launch_split_k_reduce(spec.name, {epilogue, partials, p.batch, params.splits}, stream);
+    if (cut_tiles) {
+      launch_stream_k_reduce(spec.name,
+                             {epilogue, partials, params.stream_k, params.scheduler, kTileRows, kTileColumns,
+                              Config::kClusterM, Config::kClusterN, Config::kSwap},
+                             stream);
+    }
   }
 
  private:
@@ -147,9 +172,25 @@ struct Launcher {
 
   static constexpr bool kBoxes = !Config::kSwap && device::BoxStore<Config::kTileN>::kAvailable;
 
+  // The fp32 partials [split][batch][M][N] as the D of a batched problem.
+  static Problem partial_problem(const Problem& p, int splits) {
+    Problem partials = p;
+    partials.batch = p.batch * splits;
+    partials.c = {};
+    partials.d = {};
+    partials.d.dtype = DType::f32;
+    partials.d.major = Major::n;
+    partials.d.row_stride = p.n;
+    partials.d.col_stride = 1;
+    partials.d.batch_stride = p.m * p.n;
+    partials.d.pointer_align = 16;
+    return partials;
+  }
+
   // TMA clips rows of D at multiples of 16 bytes only, so that N must be one.
   static bool stores_by_tma(const Problem& p) {
-    return kBoxes && p.n * size_of(p.d.dtype) % 16 == 0 && p.d.major == Major::n && vector_bytes(p.d) >= 16 &&
+    return kBoxes && !(p.has_c() && device::BoxStore<Config::kTileN>::overlaps(size_of(p.d.dtype))) &&
+           p.n * size_of(p.d.dtype) % 16 == 0 && p.d.major == Major::n && vector_bytes(p.d) >= 16 &&
            p.d.leading_dimension() < (int64_t{1} << 40) / size_of(p.d.dtype);
   }
 
@@ -162,7 +203,25 @@ struct Launcher {
     return encode_tensor_map(spec.name, p.d, p.n, p.m, p.batch, box);
   }
 
-  static void set_schedule(const Problem& p, const Plan& plan, int splits, bool in_cluster, GemmParams& params) {
+  // A CTA's tile of D.
+  static constexpr int kTileRows = Config::kSwap ? Config::kTileN : Config::kTileM;
+  static constexpr int kTileColumns = Config::kSwap ? Config::kTileM : Config::kTileN;
+  static constexpr int64_t kTileBytes = int64_t{4} * kTileRows * kTileColumns;
+
+  // Stream-K's partial tiles; not where the kernel writes them by ordinary stores.
+  static CUtensorMap encode_partial(const KernelSpec& spec, int64_t slots) {
+    if (Config::kSwap) return CUtensorMap{};
+    Matrix tiles;
+    tiles.dtype = DType::f32;
+    tiles.row_stride = kTileColumns;
+    tiles.col_stride = 1;
+    tiles.batch_stride = kTileRows * kTileColumns;
+    const Box box{device::store_box_columns(Config::kTileN, size_of(DType::f32)), 16};
+    return encode_tensor_map(spec.name, tiles, kTileColumns, kTileRows, slots, box);
+  }
+
+  static void set_schedule(const Problem& p, const Plan& plan, int splits, bool in_cluster, int resident,
+                           GemmParams& params) {
     const auto [m, n] = Config::kSwap ? std::pair{p.n, p.m} : std::pair{p.m, p.n};
     constexpr int kM = Config::kTileM * Config::kClusterM;
     constexpr int kN = Config::kTileN * Config::kClusterN;
@@ -173,6 +232,11 @@ struct Launcher {
                                                    along_m ? RasterOrder::along_m : RasterOrder::along_n, plan.swizzle);
     params.tiles = static_cast<uint32_t>(device::cta_count(m, n, p.batch, in_grid, kM, kN));
     params.splits = splits;
+    params.stream_k = {};
+    if (plan.schedule == Schedule::stream_k) {
+      params.stream_k = device::make_stream_k(params.tiles, ceil_div(p.k, Config::kTileK), resident);
+      params.tiles = params.stream_k.first;
+    }
   }
 
   // Clusters that run at the same time: of 4 CTAs and more they do not fill every GPC.
@@ -215,10 +279,11 @@ struct Launcher {
 }  // namespace gemmx::sm90
 
 // The Kernel of a row of instances.inc. NAME_config puts the registry name into the symbol of every kernel.
-#define GEMMX_SM90_KERNEL(NAME, ...)                                                                \
-  namespace gemmx::kernels {                                                                        \
-  inline constexpr sm90::Row NAME##_row = GEMMX_SM90_ROW(__VA_ARGS__);                              \
-  struct NAME##_config : sm90::Config<NAME##_row> {};                                               \
-  extern const Kernel NAME;                                                                         \
-  const Kernel NAME = {sm90::Launcher<NAME##_config>::prepare, sm90::Launcher<NAME##_config>::run}; \
+#define GEMMX_SM90_KERNEL(NAME, ...)                                                               \
+  namespace gemmx::kernels {                                                                       \
+  inline constexpr sm90::Row NAME##_row = GEMMX_SM90_ROW(__VA_ARGS__);                             \
+  struct NAME##_config : sm90::Config<NAME##_row> {};                                              \
+  extern const Kernel NAME;                                                                        \
+  const Kernel NAME = {sm90::Launcher<NAME##_config>::prepare, sm90::Launcher<NAME##_config>::run, \
+                       sm90::Launcher<NAME##_config>::workspace_bytes};                            \
   }

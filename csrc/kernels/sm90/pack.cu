@@ -5,24 +5,11 @@
 #include <stdexcept>
 #include <string>
 
+#include "device/bytes.cuh"
+#include "device/ptx/griddepcontrol.cuh"
+
 namespace gemmx::sm90 {
 namespace {
-
-// Words w[i .. i + 3] of eight, i = byte / 4, shifted down by byte % 4 more: 16 bytes from `byte` (0 to 15) on.
-__device__ __forceinline__ uint4 bytes_from(uint4 low, uint4 high, uint32_t byte) {
-  uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  if (byte & 8) {
-#pragma unroll
-    for (int i = 0; i < 6; ++i) w[i] = w[i + 2];
-  }
-  if (byte & 4) {
-#pragma unroll
-    for (int i = 0; i < 5; ++i) w[i] = w[i + 1];
-  }
-  const uint32_t bits = byte % 4 * 8;
-  return {__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits), __funnelshift_r(w[2], w[3], bits),
-          __funnelshift_r(w[3], w[4], bits)};
-}
 
 // Elements one by one; zeros beyond the row.
 __device__ __forceinline__ uint4 gather(const PackOperand& o, const uint16_t* row, int64_t first) {
@@ -45,7 +32,7 @@ __device__ __forceinline__ uint4 load_chunk(const PackOperand& o, int64_t batch,
   const auto end = reinterpret_cast<uintptr_t>(matrix + (o.rows - 1) * o.row_stride + o.length);
   if (low < begin || low + (byte == 0 ? 16 : 32) > end) return gather(o, row, first);
   const uint4 x = __ldg(reinterpret_cast<const uint4*>(low));
-  return byte == 0 ? x : bytes_from(x, __ldg(reinterpret_cast<const uint4*>(low) + 1), byte);
+  return byte == 0 ? x : device::bytes_from(x, __ldg(reinterpret_cast<const uint4*>(low) + 1), byte);
 }
 
 // Index: 32-bit where all chunks can be counted so, since a 64-bit division takes as long as the loads.
@@ -72,6 +59,7 @@ __device__ __forceinline__ void pack(const PackOperand& o, int64_t block) {
 }
 
 __global__ void __launch_bounds__(kPackThreads) pack_kernel(const __grid_constant__ PackParams p) {
+  device::ptx::let_next_kernel_start();
   const bool second = blockIdx.x >= p.first_block_of_second;
   const PackOperand& o = p.operands[second ? 1 : 0];
   const int64_t block = blockIdx.x - (second ? p.first_block_of_second : 0);

@@ -67,12 +67,21 @@ std::string supports(const KernelSpec& s, const Problem& p, const Device& device
   return check_extents(s, p);
 }
 
-// Packed operands, then the fp32 partials [split][batch][M][N] of splits that do not fit into a cluster.
-int64_t workspace_size(const KernelSpec& s, const Problem& p, const Plan& plan, const Device&) {
+// Packed operands, then fp32 partials: [split][batch][M][N] of splits that do not fit into a cluster, or stream-K's
+// partial tiles with as many workers as the device has room for; it may run fewer.
+int64_t workspace_size(const KernelSpec& s, const Problem& p, const Plan& plan, const Device& device) {
   const PackedBytes packed = packed_bytes(s, p);
-  const bool partials = plan.splits > 1 && !reduces_in_cluster(s, plan.splits);
-  return packed.a + packed.b +
-         (partials ? int64_t{plan.splits} * p.batch * p.m * p.n * static_cast<int64_t>(sizeof(float)) : 0);
+  int64_t partials = 0;
+  if (plan.schedule == Schedule::stream_k) {
+    const int64_t ctas = s.cluster.m * s.cluster.n;
+    const auto [m, n] = s.swap_ab ? std::pair{p.n, p.m} : std::pair{p.m, p.n};
+    const int64_t tiles = device::cta_count(m, n, p.batch, 1, s.tile.m * s.cluster.m, s.tile.n * s.cluster.n);
+    const int64_t workers = std::max<int64_t>(device.sm_count / ctas, 1);
+    partials = (workers + std::min(tiles, workers)) * ctas * s.tile.m * s.tile.n;
+  } else if (plan.splits > 1 && !reduces_in_cluster(s, plan.splits)) {
+    partials = int64_t{plan.splits} * p.batch * p.m * p.n;
+  }
+  return packed.a + packed.b + partials * size_of(DType::f32);
 }
 
 }  // namespace gemmx::sm90

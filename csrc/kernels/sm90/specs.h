@@ -83,6 +83,7 @@ constexpr KernelSpec make_spec(const char* name, const Row& r) {
   s.priority = r.priority;
   s.swap_ab = r.operands == OperandOrder::swap_ab;
   s.split_k = true;
+  s.stream_k = true;
   s.supports = supports;
   s.workspace_size = workspace_size;
   return s;

@@ -268,7 +268,7 @@ def tile_order(kernel: KernelInfo, shape: Shape, machine: Machine) -> TileOrder:
     """The order with the least DRAM traffic; the plainest of those within 2 % of each other."""
     best = TileOrder("along_m", 1, dram_read_bytes(kernel, shape, machine, "along_m", 1))
     # CUTLASS's stream-K scheduler walks tiles in its own order.
-    if best.read_bytes <= shape.read_bytes or "stream_k" in kernel.schedules:
+    if best.read_bytes <= shape.read_bytes or "data_parallel" not in kernel.schedules:
         return best
     for swizzle in (1, 2, 4, 8):
         for raster in ("along_m", "along_n"):

@@ -1,0 +1,82 @@
+// The epilogue of one warp of a wgmma kernel that computes D^T (swap_ab): 16 columns of D by kN rows, straight from the
+// accumulators. Any C, bias, activation, type, stride and alignment.
+//
+// With few rows D is small and the time to the last store counts, not the bytes a store moves: eight lanes write 16
+// neighbouring bytes of a row and no shared memory is passed. A lane has kN / 2 elements. Rounding steps are those of
+// linear_combination.cuh. The loop over groups of rows is rolled where kN is large, so that the activations' code
+// exists once; registers have no run-time index, so that every group's copy out of the accumulators is a branch.
+#pragma once
+
+#include "device/epilogue/linear_combination.cuh"
+
+namespace gemmx::device {
+
+template <int kN>
+struct TransposedStore {
+  static constexpr int kGroup = kN % 16 == 0 ? 16 : 8;  // rows of D
+  static constexpr int kValues = kGroup / 2;            // of a lane
+
+  // (m, n): where the warp's first accumulator lies in D. acc[4 j + i]: row m + 8 j + 2 (lane % 4) + i % 2, column
+  // n + lane / 4 (+ 8 for i = 2, 3).
+  __device__ static __forceinline__ void run(const EpilogueParams& e, int64_t batch, int64_t m, int64_t n,
+                                             const float (&acc)[kN / 2], int lane) {
+    const int64_t column = n + lane / 4;
+    float bias[2] = {};
+    if (e.bias != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (column + 8 * i < e.n) bias[i] = load_element(e.bias, (column + 8 * i) * e.bias_stride, e.bias_dtype);
+      }
+    }
+#pragma unroll 1
+    for (int group = 0; group < kN / kGroup; ++group) {
+      const int64_t row = m + group * kGroup + lane % 4 * 2;
+      if (m + group * kGroup >= e.m) break;
+      float x[kValues];
+#pragma unroll
+      for (int i = 0; i < kN / kGroup; ++i) {
+        if (group == i) {
+#pragma unroll
+          for (int j = 0; j < kValues; ++j) x[j] = __fmul_rn(e.alpha, acc[i * kValues + j]);
+        }
+      }
+      const auto row_of = [&](int i) { return row + i / 4 * 8 + i % 2; };
+      const auto column_of = [&](int i) { return column + i / 2 % 2 * 8; };
+      const auto inside = [&](int i) { return row_of(i) < e.m && column_of(i) < e.n; };
+      if (e.c != nullptr) {
+        const int64_t base = batch * e.c_batch_stride;
+        float c[kValues];
+#pragma unroll
+        for (int i = 0; i < kValues; ++i) {
+          c[i] = inside(i)
+                     ? load_element(e.c, base + row_of(i) * e.c_row_stride + column_of(i) * e.c_col_stride, e.c_dtype)
+                     : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < kValues; ++i) x[i] = __fmaf_rn(e.beta, c[i], x[i]);
+      }
+      if (e.bias != nullptr) {
+#pragma unroll
+        for (int i = 0; i < kValues; ++i) x[i] = __fadd_rn(x[i], bias[i / 2 % 2]);
+      }
+      activate_all(x, e);
+      const int64_t base = batch * e.d_batch_stride;
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) {
+        if (inside(i)) {
+          store_element(e.d, base + row_of(i) * e.d_row_stride + column_of(i) * e.d_col_stride, e.d_dtype, x[i]);
+        }
+      }
+    }
+  }
+
+  // To an fp32 tile of kN rows of D, `columns` columns wide, the accumulators as they are; `column`: the warp's first.
+  __device__ static __forceinline__ void put_partial(float* tile, int columns, int column, const float (&acc)[kN / 2],
+                                                     int lane) {
+    float* const at = tile + lane % 4 * 2 * columns + column + lane / 4;
+#pragma unroll
+    for (int i = 0; i < kN / 2; ++i) at[(i / 4 * 8 + i % 2) * columns + i / 2 % 2 * 8] = acc[i];
+  }
+};
+
+}  // namespace gemmx::device
