@@ -139,6 +139,19 @@ def test_scheduler_visits_every_tile_once(
     assert {scheduler.coord(index) for index in range(count)} == want
 
 
+@settings(deadline=None, max_examples=2000)
+@given(
+    n=st.integers(0, 2**32 - 1),
+    divisor=st.integers(1, 2**32 - 1)
+    | st.integers(1, 1000)
+    | st.sampled_from([2**i + d for i in range(1, 32) for d in (-1, 0, 1)]),
+)
+def test_fast_divisor_divides(n: int, divisor: int) -> None:
+    multiple = n - n % divisor
+    for dividend in {n, multiple, max(multiple - 1, 0), 2**32 - 1}:
+        assert t.fast_divide(dividend, divisor) == dividend // divisor
+
+
 @pytest.mark.parametrize("raster", RASTERS)
 def test_scheduler_walks_in_bands(raster: str) -> None:
     # 5 x 5 tiles in bands of 2: the first ten CTAs stay in two rows or columns of tiles, the last band has one.
@@ -204,7 +217,8 @@ def test_a_wave_in_hilbert_order_needs_the_fewest_rows_and_columns() -> None:
 
 def parts_of(schedule: t.StreamK, worker: int) -> list[tuple[int, int, int, int]]:
     """The parts of cut tiles that a worker computes, in its order."""
-    unit, left = schedule.begin(worker), schedule.begin(worker + 1) - schedule.begin(worker)
+    unit, left = schedule.begin(worker), schedule.units_of(worker)
+    assert unit + left == schedule.begin(worker + 1)
     parts = []
     while left > 0:
         parts.append(schedule.part(worker, unit, left))
@@ -242,9 +256,10 @@ def test_stream_k_computes_every_unit_once(tiles: int, k_tiles: int, workers: in
 
 
 def test_stream_k_at_the_limits() -> None:
-    # K of 2^31 elements in tiles of 64: the units of the cut tiles need more than 32 bits.
-    schedule = t.StreamK(131, 2**31 // 64, 132)
-    assert schedule.begin(132) == 131 * 2**25 > 2**32
-    assert schedule.worker_of(131 * 2**25 - 1) == 131
-    tile, begin, count, _ = parts_of(schedule, 131)[-1]
-    assert (tile, begin + count) == (130, 2**25)
+    # K of 2^31 elements in tiles of 64, 127 tiles: the units fill 32 bits. One worker more and they do not fit.
+    assert t.stream_k_counts(2**25, 127)
+    assert not t.stream_k_counts(2**25, 128)
+    schedule = t.StreamK(126, 2**25, 127)
+    assert schedule.worker_of(126 * 2**25 - 1) == 126
+    tile, begin, count, _ = parts_of(schedule, 126)[-1]
+    assert (tile, begin + count) == (125, 2**25)

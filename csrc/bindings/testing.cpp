@@ -77,6 +77,7 @@ void bind_testing(py::module_& m) {
       py::arg("m"), py::arg("n"), py::arg("tile_m"), py::arg("tile_n"), py::arg("raster"), py::arg("swizzle"),
       "(tile_m, tile_n) of every place of the order.");
   using device::StreamK;
+  t.def("stream_k_counts", &device::stream_k_counts, py::arg("k_tiles"), py::arg("workers"));
   py::class_<StreamK>(t, "StreamK")
       .def(py::init([](uint32_t tiles, int64_t k_tiles, int workers) {
              return device::make_stream_k(tiles, k_tiles, workers);
@@ -87,14 +88,18 @@ void bind_testing(py::module_& m) {
       .def_readonly("workers", &StreamK::workers)
       .def_property_readonly("slots", &StreamK::slots)
       .def("begin", &StreamK::begin, py::arg("worker"))
+      .def("units_of", &StreamK::units_of, py::arg("worker"))
       .def("worker_of", &StreamK::worker_of, py::arg("unit"))
       .def(
           "part",
-          [](const StreamK& s, uint32_t worker, uint64_t unit, uint32_t left) {
+          [](const StreamK& s, uint32_t worker, uint32_t unit, uint32_t left) {
             const device::StreamKPart p = s.part(worker, unit, left);
             return py::make_tuple(p.tile, p.k_begin, p.k_tiles, p.slot);
           },
           py::arg("worker"), py::arg("unit"), py::arg("left"), "(tile, first K tile, K tiles, slot) of a part.");
+  t.def(
+      "fast_divide", [](uint32_t n, uint32_t divisor) { return device::FastDivisor(divisor).divide(n); }, py::arg("n"),
+      py::arg("divisor"));
   t.attr("hilbert") = device::kHilbert;
   t.attr("max_grid_x") = device::kMaxGridX;
 }

@@ -82,6 +82,28 @@ def test_the_op_repeats_its_bits(dtype: str, load: Load, record_property: Callab
     record_property("figure", {"calls": calls, "that differed": 0})
 
 
+@pytest.mark.parametrize("splits", [1, 2, 3, 8])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_the_wgmma_family_agrees_bit_for_bit(
+    dtype: str, splits: int, device: _C.Device, record_property: Callable[[str, object], None]
+) -> None:
+    """float32 D, whatever the tile, the cluster and the place where cuts of K are added: shared memory or workspace."""
+    case = Case(200, 520, 4096, a=ALIGNED, b=ALIGNED, out=ALIGNED, out_dtype="f32", splits=splits if splits > 1 else 0)
+    first: dict[tuple[str, str], torch.Tensor] = {}
+    compared = 0
+    for spec in SPECS.values():
+        if spec.family != "sm90" or spec.dtype_a != dtype or not _C.built_for(spec.name, device.capability):
+            continue
+        for inst in instances(spec.name, [case], device, every_major=True):
+            d = bits(inst.run(inst.new_out(), kernel=spec.name))
+            reference = first.setdefault((spec.major_a, spec.major_b), d.clone())
+            assert torch.equal(d, reference), spec.name
+            compared += 1
+    if compared == 0:
+        pytest.skip("no kernel of the family is built for this GPU")
+    record_property("figure", {"kernels": compared, "elements each": 200 * 520, "that differed": 0})
+
+
 def test_every_schedule_has_a_kernel_here(device: _C.Device) -> None:
     """So that the tests above cover every deterministic path of this GPU."""
     built = [spec for spec in SPECS.values() if _C.built_for(spec.name, device.capability)]

@@ -49,11 +49,12 @@ struct BoxStore {
                                              const float (&acc)[kN / 2], uint32_t smem_buffers, int lane,
                                              uint32_t& boxes) {
     const Place at{e, tensor_map, batch, m, n, smem_buffers, lane};
-    const bool plain = e.c == nullptr && e.activation == Activation::none;
-    if (e.d_dtype == DType::f32) {
-      plain ? store_plain<4>(at, acc, boxes) : store_general<4>(at, acc, boxes);
+    if (e.c != nullptr || e.activation != Activation::none) {
+      store_general(at, acc, boxes);
+    } else if (e.d_dtype == DType::f32) {
+      store_plain<4>(at, acc, boxes);
     } else {
-      plain ? store_plain<2>(at, acc, boxes) : store_general<2>(at, acc, boxes);
+      store_plain<2>(at, acc, boxes);
     }
   }
 
@@ -100,7 +101,7 @@ struct BoxStore {
     if (at.e.bias != nullptr) load_bias(at.e, at.n, at.lane, bias);
 #pragma unroll
     for (int box = 0; box < Boxes::kCount; ++box) {
-      const uint32_t buffer = wait_for_buffer<kElementBytes>(at, box, boxes);
+      const uint32_t buffer = wait_for_buffer(at, box, boxes);
 #pragma unroll
       for (int j = 0; j < Boxes::kColumns / 8; j += 2) {
         const int column = Boxes::first(box) + 8 * j;
@@ -117,50 +118,70 @@ struct BoxStore {
     }
   }
 
-  // alpha, C, bias and activation. A step is a box, or half of one where the warp may hold 128 accumulators, which
-  // leave no more registers.
-  template <int kElementBytes>
+  // alpha, C, bias and activation, in steps of up to 32 columns: a box of fp32, half a box of 16-bit elements. One code
+  // for both: 16 values a lane, ten activations, are 40 KB of instructions.
+  static constexpr int kStep = store_box_columns(kN, 4);
+
+  // Whether a step begins at this column.
+  __device__ static constexpr bool begins_step(int column) {
+    for (int box = 0; box < Boxes<4>::kCount; ++box) {
+      if (column == Boxes<4>::first(box)) return true;
+    }
+    for (int box = 0; box < Boxes<2>::kCount; ++box) {
+      for (int in_box = 0; in_box < Boxes<2>::kColumns; in_box += kStep) {
+        if (column == Boxes<2>::first(box) + in_box) return true;
+      }
+    }
+    return false;
+  }
+
   __device__ static __forceinline__ void store_general(const Place& at, const float (&acc)[kN / 2], uint32_t& boxes) {
-    using Boxes = Boxes<kElementBytes>;
-    constexpr int kSteps = kN < 128 ? 1 : 2;  // of a box
-    constexpr int kColumns = Boxes::kColumns / kSteps;
-    constexpr int kValues = kColumns / 2;  // of a lane
-    constexpr int kBiasLoads = static_cast<int>(ceil_div(kColumns, 32));
+    constexpr int kValues = kStep / 2;  // of a lane
+    const bool f32 = at.e.d_dtype == DType::f32;
+    const int steps = f32 ? 1 : Boxes<2>::kColumns / kStep;  // of a box
+    const int count = (f32 ? Boxes<4>::kCount : Boxes<2>::kCount) * steps;
     uint32_t buffer = 0;
 #pragma unroll 1
-    for (int step = 0; step < Boxes::kCount * kSteps; ++step) {
-      const int box = step / kSteps;
-      const int in_box = step % kSteps * kColumns;
-      const int n = at.n + Boxes::first(box) + in_box;
-      float bias[kBiasLoads];
+    for (int step = 0; step < count; ++step) {
+      const int box = f32 ? step : step / (Boxes<2>::kColumns / kStep);
+      const int in_box = (step - box * steps) * kStep;
+      const int column = (f32 ? Boxes<4>::first(box) : Boxes<2>::first(box)) + in_box;
+      const int n = at.n + column;
+      float bias[1];
       if (at.e.bias != nullptr) load_bias(at.e, n, at.lane, bias);
       float x[kValues];
 #pragma unroll
-      for (int i = 0; i < Boxes::kCount * kSteps; ++i) {
-        if (step == i) {
+      for (int i = 0; i + kStep <= kN; i += 8) {
+        if (begins_step(i) && column == i) {
 #pragma unroll
-          for (int j = 0; j < kValues; ++j) {
-            x[j] = __fmul_rn(at.e.alpha, acc[(Boxes::first(i / kSteps) + i % kSteps * kColumns) / 2 + j]);
-          }
+          for (int j = 0; j < kValues; ++j) x[j] = __fmul_rn(at.e.alpha, acc[i / 2 + j]);
         }
       }
       if (at.e.c != nullptr) add_c<kValues>(at.e, at.batch, at.m, n, at.lane, x);
       if (at.e.bias != nullptr) {
 #pragma unroll
-        for (int j = 0; j < kColumns / 8; ++j) add_bias(bias[j / 4], 8 * j % 32, at.lane, x + 4 * j);
+        for (int j = 0; j < kStep / 8; ++j) add_bias(bias[0], 8 * j, at.lane, x + 4 * j);
       }
       activate_all(x, at.e);
-      if (in_box == 0) buffer = wait_for_buffer<kElementBytes>(at, box, boxes);
+      if (in_box == 0) buffer = wait_for_buffer(at, box, boxes);
 #pragma unroll
-      for (int j = 0; j < kColumns / 8; j += 2) {
-        write<kElementBytes>(at.e.d_dtype, x + 4 * j, buffer, in_box / 8 + j, at.lane);
+      for (int j = 0; j < kStep / 8; j += 2) {
+        if (f32) {
+          write<4>(at.e.d_dtype, x + 4 * j, buffer, j, at.lane);
+        } else {
+          write<2>(at.e.d_dtype, x + 4 * j, buffer, in_box / 8 + j, at.lane);
+        }
       }
-      if (step % kSteps == kSteps - 1) store_box<kElementBytes>(at, box, buffer, boxes);
+      if (in_box + kStep < steps * kStep) continue;
+      if (f32) {
+        store_box<4>(at, box, buffer, boxes);
+      } else {
+        store_box<2>(at, box, buffer, boxes);
+      }
     }
   }
 
   // The buffer of the next box, once nothing reads it any more.
-  template <int kElementBytes>
   __device__ static __forceinline__ uint32_t wait_for_buffer(const Place& at, int box, uint32_t boxes) {
     if (at.tensor_map == nullptr) {
       if (box % kBuffers == 0) __syncwarp();

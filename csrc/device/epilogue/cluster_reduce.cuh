@@ -39,24 +39,34 @@ struct ClusterReduce {
   __device__ static __forceinline__ void reduce(const EpilogueParams& e, int64_t batch, int64_t m, int64_t n,
                                                 uint32_t smem_tile, int splits, int split, uint32_t first_rank,
                                                 uint32_t rank_step, int thread, int threads) {
-    constexpr int kVectors = kColumns / 4;
-    const int begin = kRows * split / splits;
+    constexpr int kVectors = kColumns / 4;  // of a row
+    // Rows of a thread at a time, all loads before the first use: another CTA's shared memory is about as far as L2.
+    constexpr int kRowsAtOnce = 2;
+    const int step = threads / kVectors;  // rows of all threads
+    const int column = thread % kVectors * 4;
     const int end = kRows * (split + 1) / splits;
+    if (thread >= step * kVectors || n + column >= e.n) return;
+    EpilogueParams share = e;  // rows of this CTA only
+    if (m + end < e.m) share.m = m + end;
 #pragma unroll 1
-    for (int i = begin * kVectors + thread; i < end * kVectors; i += threads) {
-      const int row = i / kVectors;
-      const int column = i % kVectors * 4;
-      if (m + row >= e.m || n + column >= e.n) continue;
-      const uint32_t at = smem_tile + (row * kPitch + column) * 4;
-      float sum[4];
+    for (int row = kRows * split / splits + thread / kVectors; m + row < share.m; row += kRowsAtOnce * step) {
+      float sum[4 * kRowsAtOnce];
 #pragma unroll 4
       for (int s = 0; s < splits; ++s) {
-        const float4 x = ptx::load_from_cta(ptx::map_to_cta(at, first_rank + s * rank_step));
-        const float part[4] = {x.x, x.y, x.z, x.w};
+        const uint32_t tile = ptx::map_to_cta(smem_tile, first_rank + s * rank_step);
+        float4 x[kRowsAtOnce] = {};
 #pragma unroll
-        for (int c = 0; c < 4; ++c) sum[c] = s == 0 ? part[c] : __fadd_rn(sum[c], part[c]);
+        for (int r = 0; r < kRowsAtOnce; ++r) {
+          if (row + r * step < end) x[r] = ptx::load_from_cta(tile + ((row + r * step) * kPitch + column) * 4);
+        }
+#pragma unroll
+        for (int r = 0; r < kRowsAtOnce; ++r) {
+          const float part[4] = {x[r].x, x[r].y, x[r].z, x[r].w};
+#pragma unroll
+          for (int c = 0; c < 4; ++c) sum[4 * r + c] = s == 0 ? part[c] : __fadd_rn(sum[4 * r + c], part[c]);
+        }
       }
-      epilogue_store_rows<1>(e, batch, m + row, 0, n + column, sum);
+      epilogue_store_rows<kRowsAtOnce>(share, batch, m + row, step, n + column, sum);
     }
   }
 };

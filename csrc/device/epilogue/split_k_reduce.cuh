@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kReduceThreads) split_k_reduce_kernel(const __
   if constexpr (kStartsEarly) ptx::wait_for_earlier_kernels();
   float sum[4] = {};
   const float* at = params.partials + row * e.n + n;
-#pragma unroll 4
+#pragma unroll 8
   for (int split = 0; split < params.splits; ++split, at += params.batch * plane) {
     float x[4];
     load_row4(x, at, 0, 1, DType::f32, count, e.n % 4 == 0);

@@ -31,9 +31,9 @@ __device__ __forceinline__ void stream_k_reduce(const StreamKReduceParams& p) {
   const uint32_t vector = blockIdx.x % blocks * kStreamKReduceThreads + threadIdx.x;
   const uint32_t ctas = p.cluster_m * p.cluster_n;
   const uint32_t tile = cta_tile / ctas, cta = cta_tile % ctas;
-  const uint64_t unit = uint64_t{tile} * p.stream_k.k_tiles;
+  const uint32_t unit = tile * p.stream_k.k_tiles.divisor;
   const uint32_t worker = p.stream_k.worker_of(unit);
-  const uint32_t last = p.stream_k.worker_of(unit + p.stream_k.k_tiles - 1);
+  const uint32_t last = p.stream_k.worker_of(unit + p.stream_k.k_tiles.divisor - 1);
   if (worker == last || vector >= vectors) return;  // one worker has stored the whole tile
 
   const TileCoord c = p.scheduler.coord(p.stream_k.first + tile);

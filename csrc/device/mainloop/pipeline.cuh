@@ -37,10 +37,11 @@ struct Ring {
   uint64_t empty[kStages];
 
   // By one thread; made visible by the caller's barrier. producers: arrivals that fill a stage.
-  __device__ void init(uint32_t producers, uint32_t consumers) {
+  __device__ __forceinline__ void init(uint32_t producers, uint32_t consumers) {
+#pragma unroll
     for (int s = 0; s < kStages; ++s) {
-      ptx::mbarrier_init(address(full[s]), producers);
-      ptx::mbarrier_init(address(empty[s]), consumers);
+      ptx::mbarrier_init(full_address(s), producers);
+      ptx::mbarrier_init(empty_address(s), consumers);
     }
     ptx::mbarrier_init_fence();
   }

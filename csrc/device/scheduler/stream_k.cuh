@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "core/splits.h"
+#include "device/scheduler/fast_divisor.cuh"
 
 namespace gemmx::device {
 
@@ -29,21 +30,25 @@ struct StreamKPart {
 struct StreamK {
   uint32_t first = 0;    // whole tiles
   uint32_t tiles = 0;    // cut tiles
-  uint32_t k_tiles = 1;  // of one tile
+  FastDivisor k_tiles;   // of one tile
   uint32_t workers = 1;  // at most tiles * k_tiles
+  uint32_t units = 0;    // of a worker, rounded down
+  uint32_t longer = 0;   // workers that have one more: the first ones
 
-  GEMMX_HOST_DEVICE constexpr uint64_t begin(uint32_t worker) const {
-    return uint64_t{worker} * (uint64_t{tiles} * k_tiles) / workers;
+  GEMMX_HOST_DEVICE constexpr uint32_t begin(uint32_t worker) const {
+    return worker * units + (worker < longer ? worker : longer);
   }
-  // Who computes a unit: the last worker that begins at it or before.
-  GEMMX_HOST_DEVICE constexpr uint32_t worker_of(uint64_t unit) const {
-    return static_cast<uint32_t>(((unit + 1) * workers - 1) / (uint64_t{tiles} * k_tiles));
+  GEMMX_HOST_DEVICE constexpr uint32_t units_of(uint32_t worker) const { return units + (worker < longer ? 1 : 0); }
+  // Who computes a unit.
+  GEMMX_HOST_DEVICE constexpr uint32_t worker_of(uint32_t unit) const {
+    const uint32_t of_longer = longer * (units + 1);
+    return unit < of_longer ? unit / (units + 1) : longer + (unit - of_longer) / units;
   }
   // The part of worker `worker` that begins at unit `unit` and has at most `left` units.
-  GEMMX_HOST_DEVICE constexpr StreamKPart part(uint32_t worker, uint64_t unit, uint32_t left) const {
-    const auto tile = static_cast<uint32_t>(unit / k_tiles);
-    const auto k_begin = static_cast<uint32_t>(unit - uint64_t{tile} * k_tiles);
-    const uint32_t in_tile = k_tiles - k_begin;
+  GEMMX_HOST_DEVICE constexpr StreamKPart part(uint32_t worker, uint32_t unit, uint32_t left) const {
+    const uint32_t tile = k_tiles.divide(unit);
+    const uint32_t k_begin = unit - tile * k_tiles.divisor;
+    const uint32_t in_tile = k_tiles.divisor - k_begin;
     return {tile, k_begin, left < in_tile ? left : in_tile, slot(worker, tile)};
   }
   // A step along the line of parts goes to the next worker or to the next tile.
@@ -51,15 +56,20 @@ struct StreamK {
   GEMMX_HOST_DEVICE constexpr uint32_t slots() const { return tiles == 0 ? 0 : workers + tiles - 1; }
 };
 
-// `workers`: that run at the same time.
+// Units are counted in 32 bits.
+constexpr bool stream_k_counts(int64_t k_tiles, int64_t workers) { return k_tiles * workers < int64_t{1} << 32; }
+
+// `workers`: that run at the same time. Requires stream_k_counts.
 constexpr StreamK make_stream_k(uint32_t tiles, int64_t k_tiles, int workers) {
   StreamK s;
   const auto all = static_cast<uint32_t>(workers);
   s.tiles = tiles % all;
   s.first = tiles - s.tiles;
-  s.k_tiles = static_cast<uint32_t>(k_tiles);
-  const int64_t units = int64_t{s.tiles} * k_tiles;
-  s.workers = s.tiles > 0 && units < workers ? static_cast<uint32_t>(units) : all;
+  s.k_tiles = FastDivisor(static_cast<uint32_t>(k_tiles));
+  const uint32_t units = s.tiles * s.k_tiles.divisor;
+  s.workers = s.tiles > 0 && units < all ? units : all;
+  s.units = units / s.workers;
+  s.longer = units % s.workers;
   return s;
 }
 

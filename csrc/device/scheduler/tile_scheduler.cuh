@@ -11,6 +11,7 @@
 
 #include "core/splits.h"
 #include "core/types.h"
+#include "device/scheduler/fast_divisor.cuh"
 
 namespace gemmx::device {
 
@@ -19,24 +20,27 @@ struct TileCoord {
 };
 
 struct TileScheduler {
-  uint32_t tiles_m, tiles_n;
-  uint32_t splits;
-  uint32_t swizzle;  // 1 .. tiles of the minor dimension
-  bool along_m;
+  uint32_t tiles_m = 0, tiles_n = 0;
+  uint32_t splits = 1;
+  uint32_t swizzle = 1;  // 1 .. tiles of the minor dimension
+  bool along_m = true;
+  FastDivisor plane;       // tiles of a matrix
+  FastDivisor splits_;     // of a matrix
+  FastDivisor band;        // tiles of a band of full width
+  FastDivisor width;       // of a band
+  FastDivisor last_width;  // of the last band
+  uint32_t full_bands = 0;
 
   GEMMX_HOST_DEVICE constexpr TileCoord coord(uint32_t index) const {
-    const uint32_t tiles = tiles_m * tiles_n;
-    const uint32_t plane = index / tiles;
-    const uint32_t in_plane = index - plane * tiles;
-    const uint32_t major = along_m ? tiles_m : tiles_n;
-    const uint32_t minor = along_m ? tiles_n : tiles_m;
-    const uint32_t band = in_plane / (major * swizzle);
-    const uint32_t in_band = in_plane - band * major * swizzle;
-    const uint32_t left = minor - band * swizzle;
-    const uint32_t width = left < swizzle ? left : swizzle;
-    const uint32_t at_major = in_band / width;
-    const uint32_t at_minor = band * swizzle + (in_band - at_major * width);
-    return {plane / splits, plane % splits, along_m ? at_major : at_minor, along_m ? at_minor : at_major};
+    const uint32_t at_plane = plane.divide(index);
+    const uint32_t in_plane = index - at_plane * plane.divisor;
+    const uint32_t at_band = band.divide(in_plane);
+    const uint32_t in_band = in_plane - at_band * band.divisor;
+    const FastDivisor& across = at_band < full_bands ? width : last_width;
+    const uint32_t at_major = across.divide(in_band);
+    const uint32_t at_minor = at_band * swizzle + (in_band - at_major * across.divisor);
+    const uint32_t batch = splits_.divide(at_plane);
+    return {batch, at_plane - batch * splits, along_m ? at_major : at_minor, along_m ? at_minor : at_major};
   }
 };
 
@@ -55,12 +59,22 @@ constexpr int64_t cta_count(int64_t m, int64_t n, int64_t batch, int64_t splits,
 // Requires cta_count(...) <= kMaxGridX.
 constexpr TileScheduler make_tile_scheduler(int64_t m, int64_t n, int64_t splits, int tile_m, int tile_n,
                                             RasterOrder raster, int swizzle) {
-  const auto tiles_m = static_cast<uint32_t>(ceil_div(m, tile_m));
-  const auto tiles_n = static_cast<uint32_t>(ceil_div(n, tile_n));
-  const bool along_m = raster == RasterOrder::along_m;
-  const uint32_t minor = along_m ? tiles_n : tiles_m;
+  TileScheduler s;
+  s.tiles_m = static_cast<uint32_t>(ceil_div(m, tile_m));
+  s.tiles_n = static_cast<uint32_t>(ceil_div(n, tile_n));
+  s.along_m = raster == RasterOrder::along_m;
+  s.splits = static_cast<uint32_t>(splits);
+  const uint32_t major = s.along_m ? s.tiles_m : s.tiles_n;
+  const uint32_t minor = s.along_m ? s.tiles_n : s.tiles_m;
   const uint32_t wanted = swizzle < 1 ? 1 : static_cast<uint32_t>(swizzle);
-  return {tiles_m, tiles_n, static_cast<uint32_t>(splits), wanted < minor ? wanted : minor, along_m};
+  s.swizzle = wanted < minor ? wanted : minor;
+  s.full_bands = minor / s.swizzle;
+  s.plane = FastDivisor(s.tiles_m * s.tiles_n);
+  s.splits_ = FastDivisor(s.splits);
+  s.band = FastDivisor(major * s.swizzle);
+  s.width = FastDivisor(s.swizzle);
+  s.last_width = FastDivisor(minor % s.swizzle == 0 ? s.swizzle : minor % s.swizzle);
+  return s;
 }
 
 }  // namespace gemmx::device

@@ -17,8 +17,8 @@
 //
 // Alignment: A and B 16 bytes at the start of every row (TMA), which launch.cuh sees to; C, D, bias: any.
 // Started while the kernel before it still runs (programmatic dependent launch): it waits before it touches memory.
-// Shared memory: [stage 0: A, B] ... [stage S-1: A, B] [2 x 2 KB for each consumer warp's stores] [barriers]; with
-// split-K in a cluster the stages hold the fp32 tile at the end.
+// Shared memory: [stage 0: A, B] ... [stage S-1: A, B] [2 x 2 KB for each consumer warp's stores] [barriers], without
+// stores with swap_ab; with split-K in a cluster the stages hold the fp32 tile at the end.
 #pragma once
 
 #include <cuda.h>
@@ -56,6 +56,7 @@ struct Config {
   static constexpr int kStages = kRow.stages;
   static constexpr int kThreads = threads(kRow);
   static constexpr int kSmemBytes = smem_bytes(kRow);
+  static constexpr int kEpilogueBytesOfWarp = epilogue_bytes_of_warp(kRow);
   // Consumer warps that read one stage.
   static constexpr int kReaders = kPingpong ? 4 : 4 * kWarpgroups;
   // Registers a thread: 65536 over the CTA's threads at launch; the producer needs few.
@@ -99,7 +100,7 @@ template <class Config>
 struct SharedStorage {
   using Mainloop = device::WgmmaMainloop<Config>;
   unsigned char stages[Config::kStages][Mainloop::kStageBytes];
-  unsigned char epilogue[4 * Config::kWarpgroups][kEpilogueBytesOfWarp];
+  unsigned char epilogue[4 * Config::kWarpgroups][Config::kEpilogueBytesOfWarp];
   alignas(128) device::Ring<Config::kStages> ring;
 };
 
@@ -111,13 +112,17 @@ struct Place {
   uint32_t m, n;           // among the CTAs that share a stage
   uint32_t first;          // rank of the first of them
 
+  // From blockIdx, which the compiler knows to be uniform; clusters are one-dimensional. Without splits in the cluster
+  // all divisors are constants: the first load waits for this.
   __device__ static __forceinline__ Place current(const GemmParams& p) {
-    const uint32_t splits = p.output == Output::cluster ? p.splits : 1;
-    const uint32_t size = Config::kCtas * splits;
-    const uint32_t rank =
-        blockIdx.x % size;  // clusters are one-dimensional; uniform for the compiler, unlike a register
+    if (p.output != Output::cluster) return at(Config::kCtas, 1);
+    return at(Config::kCtas * p.splits, p.splits);
+  }
+  __device__ static __forceinline__ Place at(uint32_t size, uint32_t splits) {
+    const uint32_t cluster = blockIdx.x / size;
+    const uint32_t rank = blockIdx.x - cluster * size;
     const uint32_t in_group = rank % Config::kCtas;
-    return {blockIdx.x / size,
+    return {cluster,
             gridDim.x / size,
             rank / Config::kCtas,
             splits,
@@ -161,13 +166,13 @@ struct WorkLoop {
   const GemmParams& p;
   const Place<Config>& place;
   uint32_t index;  // of the next whole tile
-  uint64_t unit = 0;
+  uint32_t unit = 0;
   uint32_t units = 0;  // left
 
   __device__ WorkLoop(const GemmParams& params, const Place<Config>& at) : p(params), place(at), index(at.cluster) {
     if (p.stream_k.tiles > 0 && place.cluster < p.stream_k.workers) {
       unit = p.stream_k.begin(place.cluster);
-      units = static_cast<uint32_t>(p.stream_k.begin(place.cluster + 1) - unit);
+      units = p.stream_k.units_of(place.cluster);
     }
   }
   __device__ __forceinline__ bool any() const { return index < p.tiles || units > 0; }
@@ -181,7 +186,7 @@ struct WorkLoop {
     unit += part.k_tiles;
     units -= part.k_tiles;
     WorkTile w = whole_tile(p, place, p.stream_k.first + part.tile);
-    if (part.k_tiles != p.stream_k.k_tiles) {
+    if (part.k_tiles != p.stream_k.k_tiles.divisor) {
       w.k_begin = static_cast<int>(part.k_begin);
       w.k_tiles = static_cast<int>(part.k_tiles);
       w.slot = static_cast<int>(part.slot * Config::kCtas + place.m + place.n * Config::kClusterM);
@@ -230,8 +235,9 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   constexpr bool kBoxes = !Config::kSwap && Box::kAvailable;
   using Reduce = device::ClusterReduce<Config::kTileM, Config::kTileN, Config::kSwap>;
   static_assert(Config::kSwap || Box::kAvailable, "partial tiles of stream-K leave by TMA");
-  static_assert(Staged::kBytes <= kEpilogueBytesOfWarp && Box::kBytes <= kEpilogueBytesOfWarp,
-                "a warp's epilogue buffer holds what both epilogues need");
+  static_assert(
+      Config::kSwap || (Staged::kBytes <= Config::kEpilogueBytesOfWarp && Box::kBytes <= Config::kEpilogueBytesOfWarp),
+      "a warp's epilogue buffer holds what both epilogues need");
   static_assert(Reduce::kBytes <= sizeof(shared.stages), "the stages hold the fp32 tile of split-K");
   using device::ptx::named_barrier_arrive, device::ptx::named_barrier_sync;
   const int lane = threadIdx.x % 32;

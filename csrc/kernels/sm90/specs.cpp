@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/splits.h"
+#include "device/scheduler/stream_k.cuh"
 #include "device/scheduler/tile_scheduler.cuh"
 #include "kernels/sm90/pack.cuh"
 
@@ -15,7 +16,7 @@ constexpr int kElementBytes = 2;
 constexpr int kTmaBytes = 16;
 constexpr int64_t kMaxStrideBytes = int64_t{1} << 40;
 
-std::string check_extents(const KernelSpec& s, const Problem& p) {
+std::string check_extents(const KernelSpec& s, const Problem& p, int sm_count) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max() - 1024;  // coordinates of a tail tile stay in 32 bits
   if (p.m > kMax || p.n > kMax || p.k > kMax || p.batch > kMax) {
     return "takes M, N, K and batch below 2^31 - 1024, got " + std::to_string(p.m) + ", " + std::to_string(p.n) + ", " +
@@ -27,6 +28,10 @@ std::string check_extents(const KernelSpec& s, const Problem& p) {
   // A cluster's CTAs count too.
   if (device::cta_count(m, n, p.batch, splits * s.cluster.m * s.cluster.n, s.tile.m, s.tile.n) > device::kMaxGridX) {
     return "takes less than 2^31 output tiles";
+  }
+  if (p.schedule == Schedule::stream_k && !device::stream_k_counts(ceil_div(p.k, s.tile.k), sm_count)) {
+    return "cuts tiles for stream_k in less than 2^32 parts of K, got K=" + std::to_string(p.k) + " on " +
+           std::to_string(sm_count) + " SMs";
   }
   const int64_t limit = max_splits(p.k, kElementBytes);
   if (p.splits > limit) {
@@ -64,7 +69,7 @@ std::string supports(const KernelSpec& s, const Problem& p, const Device& device
   if (p.a.major == Major::none) as_majors.a.major = s.major_a;
   if (p.b.major == Major::none) as_majors.b.major = s.major_b;
   if (std::string r = supports_common(s, as_majors, device); !r.empty()) return r;
-  return check_extents(s, p);
+  return check_extents(s, p, device.sm_count);
 }
 
 // Packed operands, then fp32 partials: [split][batch][M][N] of splits that do not fit into a cluster, or stream-K's

@@ -32,15 +32,16 @@ struct Row {
 constexpr int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 // Warps that run the epilogue, and what each needs of shared memory: two boxes of 16 x 128 bytes of TMA stores, which
-// the staged epilogue of other cases reuses (at most 2,560 bytes).
-constexpr int kEpilogueBytesOfWarp = 2 * 16 * 128;
+// the staged epilogue of other cases reuses (at most 2,560 bytes). With swapped operands D leaves from registers; 16
+// bytes keep the array.
+constexpr int epilogue_bytes_of_warp(const Row& r) { return r.operands == OperandOrder::swap_ab ? 16 : 2 * 16 * 128; }
 constexpr int consumer_warps(const Row& r) { return 4 * r.warpgroups; }
 
 constexpr int stage_bytes(const Row& r) { return (r.tile.m + r.tile.n) * r.tile.k * 2; }
 
 // Dynamic shared memory: stages, the epilogue's buffers, the ring's barriers.
 constexpr int smem_bytes(const Row& r) {
-  return r.stages * stage_bytes(r) + consumer_warps(r) * kEpilogueBytesOfWarp + round_up(r.stages * 16, 128);
+  return r.stages * stage_bytes(r) + consumer_warps(r) * epilogue_bytes_of_warp(r) + round_up(r.stages * 16, 128);
 }
 
 constexpr int threads(const Row& r) { return 128 * (r.warpgroups + 1); }  // and a warpgroup of producers

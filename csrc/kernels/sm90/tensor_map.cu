@@ -56,7 +56,7 @@ CUtensorMap encode_tensor_map(const char* kernel, const Matrix& x, int64_t inner
   CUtensorMap map;
   const CUresult status =
       encode(&map, data_type(x.dtype), 3, placeholder, extents, strides, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             swizzle_of(box.inner * bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             swizzle_of(box.inner * bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw std::runtime_error(std::string(kernel) + ": the driver refused a TMA descriptor, " +
                              std::to_string(inner_extent) + "x" + std::to_string(outer_extent) + "x" +

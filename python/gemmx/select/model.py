@@ -343,7 +343,7 @@ def _reduction_us(kernel: KernelInfo, shape: Shape, machine: Machine, schedule: 
     """Time of adding up what several CTAs computed of one tile."""
     cal = machine.cal
     if schedule == "stream_k":
-        return cal.stream_k_us
+        return _stream_k_us(kernel, shape, machine)
     if schedule != "split_k" or splits == 1:
         return 0.0
     if kernel.family == "sm90" and splits * kernel.cluster[0] * kernel.cluster[1] <= 8:
@@ -353,6 +353,23 @@ def _reduction_us(kernel: KernelInfo, shape: Shape, machine: Machine, schedule: 
     in_l2 = partials < machine.l2_bytes / 2
     l2_rate = cal.l2_bytes_per_clock * machine.sms * machine.clock_mhz
     return cal.reduce_us + 2 * partials / (l2_rate if in_l2 else machine.dram_bytes_per_us * cal.dram_efficiency)
+
+
+def _stream_k_us(kernel: KernelInfo, shape: Shape, machine: Machine) -> float:
+    """Time of stream-K's fix-up: CUTLASS's within the launch, the wgmma family's by a second one.
+
+    There the tiles of the last wave are cut over all CTAs; each CTA writes two fp32 partial tiles at most, which stay
+    in L2, and the second launch reads them.
+    """
+    cal = machine.cal
+    if kernel.family != "sm90":
+        return cal.stream_k_us
+    tile_m, tile_n, tiles_m, tiles_n = tile_grid(kernel, shape)
+    cut = tiles_m * tiles_n * shape.batch % machine.sms
+    if not cut:
+        return 0.0
+    partials = 4.0 * tile_m * tile_n * (machine.sms + cut)
+    return cal.reduce_us + 2 * partials / (cal.l2_bytes_per_clock * machine.sms * machine.clock_mhz)
 
 
 def _packing_us(kernel: KernelInfo, shape: Shape, machine: Machine) -> float:
@@ -370,14 +387,13 @@ def _packing_us(kernel: KernelInfo, shape: Shape, machine: Machine) -> float:
 def _epilogue_us(kernel: KernelInfo, machine: Machine, *, mainloop_us: float) -> float:
     """Time per tile that the epilogue of a wgmma-family kernel adds to its mainloop.
 
-    Tiles of 256 columns store boxes half as wide as narrower ones, for want of registers (box_store.cuh), which take
-    twice the time. Cooperative consumers stop multiplying for it. Of two ping-pong consumers one multiplies
-    meanwhile: two tiles take as long as both mainloops, or one mainloop and one epilogue, whichever is more.
+    Cooperative consumers stop multiplying for it. Of two ping-pong consumers one multiplies meanwhile: two tiles take
+    as long as both mainloops, or one mainloop and one epilogue, whichever is more.
     """
     if kernel.family != "sm90" or kernel.swap_ab:
         return 0.0
     warpgroups = 2  # that share a cooperative tile
-    us = kernel.tile[0] * kernel.tile[1] * machine.cal.epilogue_ns * (2 if kernel.tile[1] >= 256 else 1) * 1e-3
+    us = kernel.tile[0] * kernel.tile[1] * machine.cal.epilogue_ns * 1e-3
     if "_pp_" not in kernel.name:
         return us
     return max(0.0, (us * warpgroups - mainloop_us) / 2)
