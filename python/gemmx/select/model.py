@@ -321,7 +321,7 @@ def kernel_estimate(
     terms = {"mma": mma_us, "dram": dram_us, "l2": l2_us, "latency": latency_us}
     fixed = cal.overhead_us[kernel.mma] + _reduction_us(kernel, shape, machine, schedule, splits)
     fixed += _packing_us(kernel, shape, machine)
-    fixed += busiest * _epilogue_us(kernel, machine, mainloop_us=tile_flops / rate)
+    fixed += _epilogue_us(kernel, machine, tiles=busiest, mainloop_us=tile_flops / rate)
     useful = shape.m * shape.n * shape.batch / (tile_m * tile_n)  # tiles, if none hung over
     return Estimate(
         us=fixed + _norm(terms.values(), cal.overlap),
@@ -384,19 +384,20 @@ def _packing_us(kernel: KernelInfo, shape: Shape, machine: Machine) -> float:
     return machine.cal.pack_us + 2 * packed / (machine.dram_bytes_per_us * machine.cal.pack_stream)
 
 
-def _epilogue_us(kernel: KernelInfo, machine: Machine, *, mainloop_us: float) -> float:
-    """Time per tile that the epilogue of a wgmma-family kernel adds to its mainloop.
+def _epilogue_us(kernel: KernelInfo, machine: Machine, *, tiles: float, mainloop_us: float) -> float:
+    """Time that the epilogues of a wgmma-family kernel add to the mainloops of an SM's tiles.
 
-    Cooperative consumers stop multiplying for it. Of two ping-pong consumers one multiplies meanwhile: two tiles take
-    as long as both mainloops, or one mainloop and one epilogue, whichever is more.
+    Cooperative consumers stop multiplying for each. Of two ping-pong consumers one multiplies meanwhile: two tiles
+    take as long as both mainloops, or one mainloop and one epilogue, whichever is more; the last tile's epilogue, by
+    one warpgroup, is never hidden.
     """
     if kernel.family != "sm90" or kernel.swap_ab:
         return 0.0
-    warpgroups = 2  # that share a cooperative tile
     us = kernel.tile[0] * kernel.tile[1] * machine.cal.epilogue_ns * 1e-3
     if "_pp_" not in kernel.name:
-        return us
-    return max(0.0, (us * warpgroups - mainloop_us) / 2)
+        return tiles * us
+    one_warpgroup = 2 * us
+    return max(tiles - 1.0, 0.0) * max(0.0, (one_warpgroup - mainloop_us) / 2) + one_warpgroup
 
 
 def _tile_efficiency(kernel: KernelInfo, cal: Calibration) -> float:
