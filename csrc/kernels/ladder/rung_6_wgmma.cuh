@@ -11,9 +11,10 @@
 // Per CTA:   128 x 256 elements of D: 2 * 128 * 256 * K FLOPs, (128 + 256) * K * 2 bytes from global memory.
 // Intensity: 85 FLOP per global byte as rung 5; a warpgroup reads 2 * 64 * 256 / ((64 + 256) * 2) = 51 FLOP per byte of
 //            shared memory.
-// Wastes:    thread 0 waits for the slower warpgroup before it refills. Tensor cores stand still while a CTA starts,
-// and
-//            while it writes D. Neighbours load the same tile of B twice. D is written through the general epilogue.
+// Wastes:    a warpgroup waits for its products before it gives a stage back, so that it has none in flight while it
+//            waits for the next stage; thread 0 waits for the slower warpgroup before it refills. Tensor cores stand
+//            still while a CTA starts and while it writes D. Neighbours load the same tile of B twice. D is written
+//            through the general epilogue.
 #pragma once
 
 #include "kernels/ladder/common_sm90.cuh"
@@ -80,23 +81,17 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ TmaP
   }
   __syncwarp();
 
-  // Mainloop. While tile i is multiplied, the stage of tile i - 1 is given back and refilled.
+  // Mainloop. A stage is given back when it is multiplied, and refilled.
   float acc[kTileN / 2] = {};
-  uint32_t previous = 0;
 #pragma unroll 1
-  for (int i = 0; i < p.k_tiles; ++i) {
+  for (int i = 0; i < p.k_tiles; ++i, read.advance()) {
     smem.ring.wait_full(read);
     multiply(acc, stages + read.stage * kStageBytes, warpgroup);
-    if (i > 0) {
-      device::ptx::wgmma_wait<1>();
-      smem.ring.release<1>(previous, lane, 0);
-      if (threadIdx.x == 0 && i - 1 + kStages < p.k_tiles) load(i - 1 + kStages);
-      __syncwarp();
-    }
-    previous = read.stage;
-    read.advance();
+    device::ptx::wgmma_wait<0>();
+    smem.ring.release<1>(read.stage, lane, 0);
+    if (threadIdx.x == 0 && i + kStages < p.k_tiles) load(i + kStages);
+    __syncwarp();
   }
-  device::ptx::wgmma_wait<0>();
   device::ptx::wgmma_hold(acc);
 
   // A warp has 16 rows of its warpgroup's 64.
