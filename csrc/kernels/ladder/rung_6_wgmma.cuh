@@ -5,7 +5,7 @@
 //            registers, and mma.sync has little more than half of Hopper's tensor rate.
 // Changes:   wgmma multiplies 64 x 256 x 16 for a warpgroup straight from shared memory, asynchronously: only the
 //            accumulators are registers. One thread asks TMA for whole tiles; TMA computes the addresses, swizzles, and
-//            writes zeros outside the matrices. Four stages are a ring of mbarriers: `full` counts bytes that land,
+//            writes zeros outside the matrices. Three stages are a ring of mbarriers: `full` counts bytes that land,
 //            `empty` counts warps that are done reading.
 //            All warps are alike: both warpgroups multiply, and thread 0 also refills the stage that has become free.
 // Per CTA:   128 x 256 elements of D: 2 * 128 * 256 * K FLOPs, (128 + 256) * K * 2 bytes from global memory.
@@ -21,7 +21,7 @@
 
 namespace gemmx::ladder::rung_6 {
 
-inline constexpr int kTileM = 128, kTileN = 256, kTileK = 64, kStages = 4, kThreads = 256, kCluster = 1;
+inline constexpr int kTileM = 128, kTileN = 256, kTileK = 64, kStages = 3, kThreads = 256, kCluster = 1;
 inline constexpr bool kPersistent = false, kFollowsPlan = false, kStoresByTma = false;
 
 using TileA = device::SwizzledTile<kTileM, kTileK, true>;
