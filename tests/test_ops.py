@@ -355,6 +355,12 @@ def test_out_with_strides_breaks_the_graph_and_is_right() -> None:
     assert torch.equal(out, gemmx.gemm(A, B))
 
 
+def test_the_precision_of_torch_compiles() -> None:
+    """Dynamo can't trace the getter of the setting; float32 on CUDA reads it."""
+    read = torch.compile(lambda x: x + (gemmx.ops._float32_precision() == "tf32"), fullgraph=True, backend="eager")
+    assert torch.equal(read(torch.zeros(2)), torch.zeros(2))
+
+
 def test_leading_dimensions_compile() -> None:
     compiled = torch.compile(gemmx.gemm, backend="eager", fullgraph=True, dynamic=True)
     for a in (normal(2, 3, 6, 4), normal(3, 5, 2, 4)):

@@ -138,9 +138,19 @@ def gemm(  # noqa: PLR0917, the order of the op's schema
 
 def _precision_of_torch(a: Tensor) -> Precision | None:
     """The setting of torch for float32 products on CUDA. It is "none" or "ieee" unless the caller allowed tf32."""
-    if a.dtype == torch.float32 and a.is_cuda and torch.backends.cuda.matmul.fp32_precision == "tf32":
+    if a.dtype == torch.float32 and a.is_cuda and _float32_precision() == "tf32":
         return "tf32"
     return None
+
+
+def _float32_precision() -> str:
+    setting: str = torch.backends.cuda.matmul.fp32_precision
+    return setting
+
+
+# Dynamo of torch 2.11 can't trace the setting's getter. It evaluates a function marked so once, while it traces, and
+# guards on torch's global settings. torch.compiler.assume_constant_result sets the same mark, but imports the compiler.
+setattr(_float32_precision, "_dynamo_marked_constant", True)  # noqa: B010
 
 
 # ---- checks -------------------------------------------------------------------------------------------------------

@@ -30,6 +30,12 @@ TOOLS = ("memcheck", "initcheck", "racecheck", "synccheck")
 EXPLAINED = Path(__file__).with_name("sanitizer_reports.json")
 LOGS = TESTS.parent / "build" / "sanitize"
 PREFIX = "========="
+# initcheck does not see what TMA stores write: neither the D that is copied to the host, nor the partials that the
+# second launch of split-K and stream-K reads. Both would be reported for every 32 bytes. That they are written is shown
+# by values: D and the workspace are fresh or poisoned memory in the tests and in fuzz.py.
+OPTIONS = {
+    "initcheck": ["--check-api-memory-access", "no", "--kernel-name-exclude", "kernel_substring=_k_reduce_kernel"],
+}
 # Lines of a log that are no report.
 HEADINGS = re.compile(r"COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY|LEAK SUMMARY|Target application returned")
 
@@ -111,7 +117,7 @@ def judge(outcome: Outcome, log: str, printed: str, exit_code: int, explained: l
 def start(sanitizer: str, tool: str) -> tuple[subprocess.Popen[str], Path]:
     log = LOGS / f"{tool}.log"
     log.unlink(missing_ok=True)
-    command = [sanitizer, "--tool", tool, "--print-limit", "1000", "--log-file", str(log)]
+    command = [sanitizer, "--tool", tool, *OPTIONS.get(tool, []), "--print-limit", "1000", "--log-file", str(log)]
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     program = [sys.executable, "-u", str(Path(__file__).with_name("sanitized.py"))]
     output = (LOGS / f"{tool}.out").open("w")

@@ -310,6 +310,12 @@ def kernel_estimate(
     stream = cal.dram_efficiency * (cal.cp_async_stream if kernel.mma in ("HMMA", "FFMA") else 1.0)
     dram_us = (order.read_bytes + cal.write_cost * shape.write_bytes) / (machine.dram_bytes_per_us * stream)
 
+    # A line that many CTAs want at the same time is handed out by one slice of L2, to one after the other.
+    wave = min(ctas, sms) / splits
+    sharers = max(min(tiles_n, -(-wave // tiles_m)) / cluster_n, min(tiles_m, wave) / cluster_m)
+    lines = busiest * k_cta * max(shape.bytes_a, shape.bytes_b) / 128
+    l2_us = max(l2_us, lines * sharers * cal.l2_line_clocks / machine.clock_mhz)
+
     # Little's law: an SM draws at most its bytes in flight per latency, which is L2's for what L2 holds.
     latency_us = 0.0
     if cta_bytes:

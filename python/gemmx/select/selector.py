@@ -77,12 +77,23 @@ def _split_counts(problem: _C.Problem, kernel: KernelInfo, shape: Shape, machine
     return counts or ((1,) if problem.schedule == "split_k" else ())
 
 
+def _stream_k_may_pay(kernel: KernelInfo, shape: Shape, machine: Machine) -> bool:
+    """Whether whole tiles would leave a fifth of the SMs idle in the last of several waves. One wave is split-K's."""
+    if "data_parallel" not in kernel.schedules:
+        return True
+    _, _, tiles_m, tiles_n = tile_grid(kernel, shape)
+    tiles = tiles_m * tiles_n * shape.batch
+    return tiles > machine.sms and 0 < tiles % machine.sms <= 0.8 * machine.sms
+
+
 def _plans(problem: _C.Problem, kernel: KernelInfo, shape: Shape, machine: Machine) -> list[tuple[str, int]]:
     """(schedule, splits) of the plans of a kernel that answer the caller's request."""
     asked = problem.schedule
     plans: list[tuple[str, int]] = []
     for schedule in kernel.schedules:
         if asked not in ("auto", schedule) or (problem.splits > 1 and schedule != "split_k"):
+            continue
+        if schedule == "stream_k" and asked == "auto" and not _stream_k_may_pay(kernel, shape, machine):
             continue
         if schedule != "split_k":
             plans.append((schedule, 1))
