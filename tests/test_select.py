@@ -160,7 +160,7 @@ def test_a_selection_takes_milliseconds() -> None:
         start = time.process_time()
         choose(problem, device, only_built=False)
         times.append(time.process_time() - start)
-    assert min(times) < 10e-3  # 1 to 2 ms on an idle machine; room for a loaded one
+    assert min(times) < 25e-3  # 5 to 6 ms on an idle machine, once for every new Problem; room for a loaded one
 
 
 def test_the_selector_is_installed_and_answers_through_the_hook() -> None:

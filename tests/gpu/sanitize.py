@@ -118,7 +118,9 @@ def start(sanitizer: str, tool: str) -> tuple[subprocess.Popen[str], Path]:
     log = LOGS / f"{tool}.log"
     log.unlink(missing_ok=True)
     command = [sanitizer, "--tool", tool, *OPTIONS.get(tool, []), "--print-limit", "1000", "--log-file", str(log)]
-    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    # Four programs compute references on the CPU at the same time: as many threads each as cores are in the way.
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "OMP_NUM_THREADS": "2"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     program = [sys.executable, "-u", str(Path(__file__).with_name("sanitized.py"))]
     output = (LOGS / f"{tool}.out").open("w")
     process = subprocess.Popen(

@@ -249,8 +249,13 @@ def dram_read_bytes(kernel: KernelInfo, shape: Shape, machine: Machine, raster: 
     """
     if _fits_l2(shape, machine):
         return shape.read_bytes
-    tile_m, tile_n, tiles_m, tiles_n = tile_grid(kernel, shape)
-    wave = min(machine.sms * resident_ctas(kernel, machine), tiles_m * tiles_n)
+    grid = tile_grid(kernel, shape)
+    return _read_by_waves(shape, grid, machine.sms * resident_ctas(kernel, machine), raster, swizzle)
+
+
+def _read_by_waves(shape: Shape, grid: tuple[int, int, int, int], together: int, raster: str, swizzle: int) -> float:
+    tile_m, tile_n, tiles_m, tiles_n = grid
+    wave = min(together, tiles_m * tiles_n)
     major, minor = (tiles_m, tiles_n) if raster == "along_m" else (tiles_n, tiles_m)
     along = min(major, -(-wave // min(swizzle, minor)))
     across = min(minor, wave / along)
@@ -270,9 +275,10 @@ def tile_order(kernel: KernelInfo, shape: Shape, machine: Machine) -> TileOrder:
     # CUTLASS's stream-K scheduler walks tiles in its own order.
     if best.read_bytes <= shape.read_bytes or "data_parallel" not in kernel.schedules:
         return best
+    grid, together = tile_grid(kernel, shape), machine.sms * resident_ctas(kernel, machine)
     for swizzle in (1, 2, 4, 8):
         for raster in ("along_m", "along_n"):
-            traffic = dram_read_bytes(kernel, shape, machine, raster, swizzle)
+            traffic = _read_by_waves(shape, grid, together, raster, swizzle)
             if traffic < 0.98 * best.read_bytes:
                 best = TileOrder(raster, swizzle, traffic)
     return best

@@ -66,13 +66,13 @@ class Decision:
 
 
 def _split_counts(problem: _C.Problem, kernel: KernelInfo, shape: Shape, machine: Machine) -> tuple[int, ...]:
-    """The splits asked for, or those worth an estimate: up to the cuts that K has, where SMs would idle."""
+    """The splits asked for, or those worth an estimate: up to the cuts that K has and two waves of CTAs."""
     if problem.splits:
         return (problem.splits,)
     limit = _C.max_splits(shape.k, shape.bytes_a)
     _, _, tiles_m, tiles_n = tile_grid(kernel, shape)
-    if problem.schedule != "split_k" and tiles_m * tiles_n * shape.batch >= 2 * machine.sms:
-        return ()
+    if problem.schedule != "split_k":
+        limit = min(limit, 2 * machine.sms // (tiles_m * tiles_n * shape.batch))
     counts = tuple(s for s in SPLITS if s <= limit)
     return counts or ((1,) if problem.schedule == "split_k" else ())
 
