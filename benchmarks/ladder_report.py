@@ -102,10 +102,10 @@ def unmet(rows: Rows) -> list[str]:
     before: dict[str, dict[str, Any]] = {}
     for r in of_kind(rows, "rung", size=SIZE):
         if 100 * r["of_torch"] < TARGETS[rung(r)]:
-            faults.append(f"{r['name']} reaches {100 * r['of_torch']:.1f} % of cuBLAS, not {TARGETS[rung(r)]}")
+            faults.append(f"{r['name']} reaches {100 * r['of_torch']:.2f} % of cuBLAS, not {TARGETS[rung(r)]}")
         if r["dtype"] in before and r["tflops"] < STEP * before[r["dtype"]]["tflops"]:
             ratio = r["tflops"] / before[r["dtype"]]["tflops"]
-            faults.append(f"{r['name']} is {ratio:.2f} times {before[r['dtype']]['name']}, not {STEP}")
+            faults.append(f"{r['name']} is {ratio:.3f} times {before[r['dtype']]['name']}, not {STEP}")
         before[r["dtype"]] = r
     return faults
 

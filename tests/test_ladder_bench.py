@@ -65,7 +65,7 @@ def test_targets_and_steps_are_checked() -> None:
     rows = document()["rows"]
     assert report.unmet(rows) == []
     slow = [r | {"of_torch": 0.9} if r["name"] == RUNGS[7].name else r for r in rows]
-    assert report.unmet(slow) == ["ladder_7_warp_specialized reaches 90.0 % of cuBLAS, not 96"]
+    assert report.unmet(slow) == ["ladder_7_warp_specialized reaches 90.00 % of cuBLAS, not 96"]
     near = [r | {"tflops": 530.0} if r["name"] == RUNGS[7].name else r for r in rows]
     assert report.unmet(near)[0].startswith("ladder_7_warp_specialized is 1.0")
 
