@@ -2,7 +2,7 @@
 
 Operands and results are made and judged on the CPU, so that under the tools little but gemmx's own kernels runs. With
 PYTORCH_NO_CUDA_MEMORY_CACHING=1 every tensor and workspace is an allocation with bounds of its own.
-The last line is JSON: how often each kernel ran, and what was wrong.
+A line for every kernel tells how far it came. The last line is JSON: how often each kernel ran, and what was wrong.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ def main() -> None:
             if faults is not None:
                 ran[spec.name] += 1
                 wrong += [f"{spec.name}: {inst.case}: {fault}" for fault in faults]
+        print(f"{spec.name}: {ran[spec.name]} problems", flush=True)
     print(json.dumps({"ran": ran, "wrong": wrong}))
 
 
