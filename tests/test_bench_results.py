@@ -396,3 +396,18 @@ def test_variants_shapes_and_requests() -> None:
     with pytest.raises(SystemExit, match="MxNxK"):
         variants.shape_row("16x4096", "kk", "bf16")
     assert variants.requests("no kernel has this name", [1], True, SimpleNamespace(capability=90)) == {}
+
+
+def test_library_kernels_are_read_from_a_trace() -> None:
+    kernel = {"cat": "kernel", "name": "nvjet", "ts": 2.5, "args": {"grid": [4, 2, 1], "block": [384, 1, 1]}}
+    first = {
+        "cat": "kernel",
+        "name": "fill",
+        "ts": 1,
+        "args": {"grid": [1, 1, 1], "block": [32, 1, 1], "shared memory": 2048},
+    }
+    trace = {"traceEvents": [{"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 0}, kernel, first]}
+    assert script("library_kernels").launches(trace) == [
+        ("fill", "1x1x1", "32x1x1", "2.0"),
+        ("nvjet", "4x2x1", "384x1x1", "-"),
+    ]
