@@ -27,7 +27,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 # 108 bytes: odd alignment with both operands' rows across K, on an architecture whose products are tcgen05's to serve.
 _SPILLING_ON_SM100 = [f"sm80_gemm_{dtype}_{dtype}_f32_any_mn_64x64x32_w32x32_s3_align2" for dtype in ("bf16", "f16")]
-ALLOWED_SPILLS = {(name, "100a") for name in _SPILLING_ON_SM100}
+# 8 bytes, stored and loaded once a tile by the producer thread, which has given its registers to the consumers.
+_PRODUCER_SPILLS = [
+    f"sm90_gemm_bf16_bf16_f32_any_kk_{tile}"
+    for tile in ("128x128x64_2x1_pp_s6", "128x64x64_2x1_coop_s8", "64x128x64_2x1_pp_s8", "64x96x64_2x1_pp_s9")
+]
+ALLOWED_SPILLS = {(name, "100a") for name in _SPILLING_ON_SM100} | {(name, "90a") for name in _PRODUCER_SPILLS}
 # Families whose kernels are host code that calls a library.
 HOST_FAMILIES = {"cublaslt"}
 
