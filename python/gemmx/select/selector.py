@@ -127,6 +127,8 @@ def _refusals(
 ) -> dict[str, str]:
     """Kernel -> why it can't be chosen; "" when it can. Reasons follow the kernel's name in a sentence."""
     capability = device.capability
+    if only_built and not any(_C.built_for(k.name, capability) for k in kernel_infos()):
+        only_built = False  # a profile in a build without its architecture: nothing could be chosen, nor run
     reasons: dict[str, str] = {}
     for kernel in kernel_infos():
         if problem.kernel and kernel.name != problem.kernel:
@@ -189,11 +191,24 @@ def decide(
     only_built: bool = True,
 ) -> Decision:
     """Chooses the plan and keeps the account of it; see choose()."""
-    if only_built and not any(_C.built_for(k.name, device.capability) for k in kernel_infos()):
-        only_built = False  # a profile in a build without its architecture: nothing could be chosen, nor run
     shape, machine = shape_of(problem), machine_of(device)
     reasons = _refusals(problem, device, exclude_families, only_built)
-    candidates: list[Candidate] = []
+    measured = _from_table(problem, device, shape, machine, reasons)
+    candidates = _candidates(problem, device, shape, machine, reasons)
+    chosen, reason, row = candidates[0], "request" if problem.kernel else "model", None
+    if measured is not None:
+        chosen, row = measured
+        of = "" if row.epilogue == epilogue_kind(problem) else f", epilogue {row.epilogue}"
+        reason = f"{row.source}: M={row.m}{of} measured at {row.us:.1f} us"
+    rejected = {name: reason for name, reason in reasons.items() if reason}
+    return Decision(problem, device, chosen, reason, row, candidates, rejected)
+
+
+def _candidates(
+    problem: _C.Problem, device: _C.Device, shape: Shape, machine: Machine, reasons: dict[str, str]
+) -> tuple[Candidate, ...]:
+    """The best plan of every kernel that is not refused, the fastest by the model first; reasons gain the others."""
+    found: list[Candidate] = []
     for kernel in kernel_infos():
         if reasons[kernel.name]:
             continue
@@ -201,17 +216,10 @@ def decide(
         if best is None:
             reasons[kernel.name] = _unanswered(problem)
         else:
-            candidates.append(best)
-    if not candidates:
+            found.append(best)
+    if not found:
         raise _no_kernel(problem, device, reasons)
-    candidates.sort(key=lambda c: c.rank)
-    chosen, reason, row = candidates[0], "request" if problem.kernel else "model", None
-    if (measured := _from_table(problem, device, shape, machine, reasons)) is not None:
-        chosen, row = measured
-        of = "" if row.epilogue == epilogue_kind(problem) else f", epilogue {row.epilogue}"
-        reason = f"{row.source}: M={row.m}{of} measured at {row.us:.1f} us"
-    rejected = {name: reason for name, reason in reasons.items() if reason}
-    return Decision(problem, device, chosen, reason, row, tuple(candidates), rejected)
+    return tuple(sorted(found, key=lambda c: c.rank))
 
 
 def _unanswered(problem: _C.Problem) -> str:
@@ -233,7 +241,12 @@ def choose(
 
     Raises RuntimeError, one sentence, when nothing can run the problem or the caller's request.
     """
-    return decide(problem, device, exclude_families=exclude_families, only_built=only_built).chosen.plan
+    shape, machine = shape_of(problem), machine_of(device)
+    reasons = _refusals(problem, device, exclude_families, only_built)
+    # decide()'s choice, without the estimates of what was not chosen where the table answers.
+    if (measured := _from_table(problem, device, shape, machine, reasons)) is not None:
+        return measured[0].plan
+    return _candidates(problem, device, shape, machine, reasons)[0].plan
 
 
 def slow_path_reason(problem: _C.Problem, device: _C.Device, plan: _C.Plan) -> str:
