@@ -355,10 +355,17 @@ def test_out_with_strides_breaks_the_graph_and_is_right() -> None:
     assert torch.equal(out, gemmx.gemm(A, B))
 
 
-def test_the_precision_of_torch_compiles() -> None:
-    """Dynamo can't trace the getter of the setting; float32 on CUDA reads it."""
+def test_the_precision_of_torch_compiles_and_is_followed() -> None:
+    """Dynamo can't trace the getter of the setting, which float32 on CUDA reads; a change of it compiles again."""
+    matmul = torch.backends.cuda.matmul
     read = torch.compile(lambda x: x + (gemmx.ops._float32_precision() == "tf32"), fullgraph=True, backend="eager")
-    assert torch.equal(read(torch.zeros(2)), torch.zeros(2))
+    before = matmul.fp32_precision
+    try:
+        for setting, expected in (("ieee", 0.0), ("tf32", 1.0), ("ieee", 0.0)):
+            matmul.fp32_precision = setting
+            assert read(torch.zeros(1)).item() == expected
+    finally:
+        matmul.fp32_precision = before
 
 
 def test_leading_dimensions_compile() -> None:
