@@ -34,7 +34,11 @@ PREFIX = "========="
 # second launch of split-K and stream-K reads. Both would be reported for every 32 bytes. That they are written is shown
 # by values: D and the workspace are fresh or poisoned memory in the tests and in fuzz.py.
 OPTIONS = {
-    "initcheck": ["--check-api-memory-access", "no", "--kernel-name-exclude", "kernel_substring=_k_reduce_kernel"],
+    "initcheck": [
+        *("--check-api-memory-access", "no"),
+        *("--kernel-name-exclude", "kernel_substring=stream_k_reduce_kernel"),
+        *("--kernel-name-exclude", "kernel_substring=AllRows"),  # split_k_reduce_kernel of the wgmma family
+    ],
 }
 # Lines of a log that are no report.
 HEADINGS = re.compile(r"COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY|LEAK SUMMARY|Target application returned")
