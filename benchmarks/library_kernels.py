@@ -4,8 +4,7 @@
     python benchmarks/library_kernels.py --suite mid
     python benchmarks/library_kernels.py --suite decode --rows 'm16$'
 
-cuBLAS's names tell its tile, cluster and schedule (nvjet_<types>_<tile>_<stages>_<cluster>…): what a kernel that is to
-beat it stands against. Nothing is timed here; kernels under a profiler are slower.
+What a kernel that is to beat the library stands against. Nothing is timed here; kernels under a profiler are slower.
 """
 
 from __future__ import annotations
