@@ -24,7 +24,7 @@ import torch
 from gemmx import _C
 from gemmx._files import write_atomically
 from gemmx.bench import manifest, results
-from gemmx.bench.cases import Case
+from gemmx.bench.cases import Call, Case
 from gemmx.bench.suite import check_call, four_digits, kernel_family, request_for, torch_precision
 from gemmx.bench.timer import Timing, time_arms
 from gemmx.select.selector import decide
@@ -62,6 +62,13 @@ def ranked(plans: Mapping[str, Any], timings: Mapping[str, Timing]) -> list[Any]
     return [plan for _, plan in sorted(timed, key=lambda x: x[0] * (1 - NOISE if is_own(x[1]) else 1))]
 
 
+def arms_at_once(case: Case) -> int:
+    """Arms whose outputs the device holds: each keeps as many as there are input sets."""
+    free, _ = torch.cuda.mem_get_info()
+    outputs = max(1, case.sets * (case.bytes - case.read_bytes))
+    return max(KEPT, free // 2 // outputs)
+
+
 def measure(case: Case, device: Any, count: int, budget_us: float) -> tuple[float, list[dict[str, Any]]]:
     """(regret, table rows of one problem in order of preference).
 
@@ -70,18 +77,22 @@ def measure(case: Case, device: Any, count: int, budget_us: float) -> tuple[floa
     """
     problem = case.problem()
     plans = {str(plan): plan for plan in candidate_plans(problem, device, count)}
-    arms = {}
+    calls: dict[str, Call] = {}
     for name, plan in plans.items():
-        call = case.gemmx_call(**request_for(plan))
-        check_call(case, call, plan.kernel)  # right before fast
-        arms[name] = case.arm(call)
-    quick = time_arms(arms, sets=case.sets, warmup_us=20_000.0, budget_us=20_000.0 * len(arms), min_rounds=5)
+        calls[name] = case.gemmx_call(**request_for(plan))
+        check_call(case, calls[name], plan.kernel)  # right before fast
+    quick: dict[str, Timing] = {}
+    names, size = list(plans), arms_at_once(case)
+    for first in range(0, len(names), size):
+        arms = {name: case.arm(calls[name]) for name in names[first : first + size]}
+        quick |= time_arms(arms, sets=case.sets, warmup_us=20_000.0, budget_us=20_000.0 * len(arms), min_rounds=5)
+        del arms  # and their outputs
     order = ranked(plans, quick)
     best = order[:KEPT]
     if not any(is_own(plan) for plan in best):
         best += [plan for plan in order[KEPT:] if is_own(plan)][:1]
     # Again among themselves: a large GEMM is limited by power, and slow arms beside it give it a cooler card.
-    arms = {str(plan): arms[str(plan)] for plan in best}
+    arms = {str(plan): case.arm(calls[str(plan)]) for plan in best}
     timings = time_arms(arms, sets=case.sets, budget_us=budget_us)
     chosen = quick[next(iter(plans))]  # the model's first
     regret = chosen.median_us / min(t.median_us for t in quick.values() if t.error is None)
