@@ -34,25 +34,45 @@ struct SwizzledTile {
 
   __device__ static constexpr uint64_t descriptor() { return ptx::swizzled_descriptor(kKMajor ? 16 : kSlabBytes); }
 
-  // Loads slice `slice` of kSlices: a cluster that shares the tile loads one slice per CTA and multicasts it to `ctas`.
-  // (mn, k): the tile's first element in the operand.
+  // A cluster that shares the tile loads one slice per CTA: some rows of every slab or, where the rows are too few,
+  // some slabs.
+  template <int kSlices>
+  static constexpr bool kSlicesRows = kRows % (8 * kSlices) == 0;
+  template <int kSlices>
+  static constexpr int kBoxRows = kSlicesRows<kSlices> ? kRows / kSlices : kRows;
+
+  // Loads slice `slice` of kSlices and multicasts it to `ctas`. (mn, k): the tile's first element in the operand.
   template <int kSlices>
   __device__ static __forceinline__ void load(const void* tensor_map, uint32_t smem_tile, uint32_t barrier, int mn,
                                               int k, int batch, uint32_t slice, uint16_t ctas, uint64_t policy) {
-    static_assert(kRows % (8 * kSlices) == 0, "slices are whole swizzle blocks");
-    constexpr int kSliceRows = kRows / kSlices;
-    const int inner = kKMajor ? k : mn;
-    const int outer = (kKMajor ? mn : k) + static_cast<int>(slice) * kSliceRows;
-    const uint32_t address = smem_tile + slice * (kSliceRows * kSwizzleBytes);
-#pragma unroll
-    for (int slab = 0; slab < kSlabs; ++slab) {
-      const int x = inner + slab * kSwizzleElements;
+    for_each_box<kSlices>(mn, k, slice, [&](uint32_t offset, int x, int y) {
       if constexpr (kSlices == 1) {
-        ptx::tma_load(address + slab * kSlabBytes, tensor_map, barrier, x, outer, batch, policy);
+        ptx::tma_load(smem_tile + offset, tensor_map, barrier, x, y, batch, policy);
       } else {
-        ptx::tma_load_multicast(address + slab * kSlabBytes, tensor_map, barrier, x, outer, batch, ctas, policy);
+        ptx::tma_load_multicast(smem_tile + offset, tensor_map, barrier, x, y, batch, ctas, policy);
       }
-    }
+    });
+  }
+
+  // Asks L2 for what load() of the same slice will read.
+  template <int kSlices>
+  __device__ static __forceinline__ void prefetch(const void* tensor_map, int mn, int k, int batch, uint32_t slice) {
+    for_each_box<kSlices>(mn, k, slice, [&](uint32_t, int x, int y) { ptx::tma_prefetch(tensor_map, x, y, batch); });
+  }
+
+ private:
+  // f(bytes from the tile's start in shared memory, first column, first row) for every box of a slice.
+  template <int kSlices, class F>
+  __device__ static __forceinline__ void for_each_box(int mn, int k, uint32_t slice, F f) {
+    static_assert(kSlicesRows<kSlices> || kSlabs % kSlices == 0, "slices are whole swizzle blocks or whole slabs");
+    constexpr int kSlabsOfSlice = kSlicesRows<kSlices> ? kSlabs : kSlabs / kSlices;
+    const uint32_t first_row = kSlicesRows<kSlices> ? slice * kBoxRows<kSlices> : 0;
+    const uint32_t first_slab = kSlicesRows<kSlices> ? 0 : slice * kSlabsOfSlice;
+    const int x = (kKMajor ? k : mn) + static_cast<int>(first_slab) * kSwizzleElements;
+    const int y = (kKMajor ? mn : k) + static_cast<int>(first_row);
+    const uint32_t offset = first_slab * kSlabBytes + first_row * kSwizzleBytes;
+#pragma unroll
+    for (int slab = 0; slab < kSlabsOfSlice; ++slab) f(offset + slab * kSlabBytes, x + slab * kSwizzleElements, y);
   }
 };
 

@@ -18,6 +18,12 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// cluster_sync() in two: every thread of every CTA arrives once, and waits once, for all to have arrived.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
 // The address, in the cluster's window, of what lies at `smem_address` in the CTA of this rank.
 __device__ __forceinline__ uint32_t map_to_cta(uint32_t smem_address, uint32_t rank) {
   uint32_t mapped;

@@ -4,15 +4,15 @@
 //            have 15 times the FLOPs for 16-bit operands, whose bytes are half.
 // Changes:   a warp multiplies 16 x 16 x 16 by one call on fragments, which spread over the registers of its lanes in
 //            a way that only the compiler knows. Loads, double buffer, barrier and warp tiling are those of rung 3;
-//            B is K-major here (weight.t()), so both tiles are rows of 32 elements along K.
+//            B is K-major here (weight.t()), so both tiles are rows of 64 elements along K: a product takes little
+//            time now, and a barrier every 32 elements is felt.
 //            Padding of 8 elements a row lets 8 rows be read without meeting a bank twice.
 // Per CTA:   128 x 128 elements of D: 2 * 128 * 128 * K FLOPs, (128 + 128) * K * 2 bytes from global memory.
-// Intensity: T / b = 128 / 2 = 64 FLOP per global byte; from shared memory a warp of 64 x 64 has 2 * 64 * 64 / (128 *
-// 2)
-//            = 32 FLOP per byte.
+// Intensity: T / b = 128 / 2 = 64 FLOP per global byte; from shared memory a warp of 64 x 64 has
+//            2 * 64 * 64 / (128 * 2) = 32 FLOP per byte.
 // Wastes:    a fragment's layout is hidden: the epilogue goes through shared memory, rows are padded, not swizzled,
-//            and nothing reads the next fragments while the present ones are multiplied. 32 of K between barriers are
-//            little work, and one tile in flight does not cover the latency of L2.
+//            and nothing reads the next fragments while the present ones are multiplied. One tile in flight does not
+//            cover the latency of L2.
 #pragma once
 
 #include <mma.h>
@@ -21,7 +21,7 @@
 
 namespace gemmx::ladder::rung_4 {
 
-inline constexpr int kTileM = 128, kTileN = 128, kTileK = 32, kStages = 2, kThreads = 128;
+inline constexpr int kTileM = 128, kTileN = 128, kTileK = 64, kStages = 2, kThreads = 128;
 inline constexpr int kWarpM = 64, kWarpN = 64, kBlocksM = kWarpM / 16, kBlocksN = kWarpN / 16, kPadding = 8;
 inline constexpr int kRow = kTileK + kPadding;  // elements from row to row of a tile
 inline constexpr bool kFollowsPlan = false;
@@ -36,15 +36,15 @@ struct SharedStorage {
     float blocks[kThreads / 32][16][16];  // of the epilogue, one a warp
   };
 };
-inline constexpr int kSmemBytes = 0;  // static shared memory
+inline constexpr int kSmemBytes = sizeof(SharedStorage);
 
-// Copies one tile of rows along K: 4 threads a row, 8 elements each.
+// Copies one tile of rows along K: 8 threads a row, 8 elements each.
 template <bool kAligned>
 __device__ __forceinline__ void copy(const void* from, int64_t ld, __nv_bfloat16 (&to)[128][kRow], int rows_left,
                                      int64_t k, int k_left) {
-  constexpr int kRows = kThreads / 4;  // that all threads copy at a time
-  const int row = static_cast<int>(threadIdx.x) / 4, column = static_cast<int>(threadIdx.x) % 4 * 8;
-#pragma unroll
+  constexpr int kRows = kThreads / 8;  // that all threads copy at a time
+  const int row = static_cast<int>(threadIdx.x) / 8, column = static_cast<int>(threadIdx.x) % 8 * 8;
+#pragma unroll(kAligned ? 128 / kRows : 1)
   for (int i = row; i < row + 128; i += kRows) {
     copy_chunk<kAligned>(static_cast<uint32_t>(__cvta_generic_to_shared(&to[i][column])),
                          static_cast<const uint16_t*>(from) + i * ld + k + column,
@@ -55,7 +55,8 @@ __device__ __forceinline__ void copy(const void* from, int64_t ld, __nv_bfloat16
 template <class Instance, bool kAligned>
 __global__ void __launch_bounds__(kThreads, 2) gemm(const __grid_constant__ Params p) {
   namespace wmma = nvcuda::wmma;
-  __shared__ __align__(32) SharedStorage smem;
+  extern __shared__ __align__(32) unsigned char raw_smem[];
+  auto& smem = *reinterpret_cast<SharedStorage*>(raw_smem);
 
   const device::TileCoord tile = p.order.coord(blockIdx.x);
   const int64_t m = int64_t{tile.m} * kTileM, n = int64_t{tile.n} * kTileN;

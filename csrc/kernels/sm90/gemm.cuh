@@ -17,6 +17,8 @@
 //
 // Alignment: A and B 16 bytes at the start of every row (TMA), which launch.cuh sees to; C, D, bias: any.
 // Started while the kernel before it still runs (programmatic dependent launch): it waits before it touches memory.
+// With swapped operands it asks L2 for the first stages of the weights before that, which changes nothing that anybody
+// can read: the memory that the kernel before leaves idle at its end would be idle until this one's first loads.
 // Shared memory: [stage 0: A, B] ... [stage S-1: A, B] [2 x 2 KB for each consumer warp's stores] [barriers], without
 // stores with swap_ab; with split-K in a cluster the stages hold the fp32 tile at the end.
 #pragma once
@@ -87,6 +89,8 @@ struct GemmParams {
   device::EpilogueParams epilogue;  // in D's rows and columns, not the kernel's
   device::TileScheduler scheduler;  // of clusters' tiles
   device::StreamK stream_k;         // no cut tiles with other schedules
+  uint32_t stage_bytes;             // that TMA writes: boxes end where a small matrix ends
+  int prefetched;                   // stages of the weights that a CTA asks L2 for before it may read them; swap_ab
   uint32_t tiles;                   // clusters' whole tiles of all batches and workspace splits
   int k;
   int batch;
@@ -195,6 +199,20 @@ struct WorkLoop {
   }
 };
 
+// One thread, operands swapped: the weights are the kernel's A.
+template <class Config>
+__device__ __forceinline__ void prefetch_weights(const GemmParams& p, const Place<Config>& place) {
+  WorkLoop<Config> work(p, place);
+  if (!work.any()) return;
+  const WorkTile w = work.take();
+  const int stages = min(p.prefetched, w.k_tiles);
+  int k = w.k_begin * Config::kTileK;
+  for (int i = 0; i < stages; ++i, k += Config::kTileK) {
+    device::WgmmaMainloop<Config>::TileA::template prefetch<Config::kClusterN>(&p.a, w.m, k, p.batch_a ? w.batch : 0,
+                                                                               place.n);
+  }
+}
+
 // One thread.
 template <class Config>
 __device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Config>& shared, const Place<Config>& place,
@@ -212,7 +230,7 @@ __device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Confi
       shared.ring.wait_empty(at);
       const uint32_t barrier = shared.ring.full_address(at.stage);
       const uint32_t stage = smem_stages + at.stage * Mainloop::kStageBytes;
-      device::ptx::mbarrier_arrive_expect_tx(barrier, Mainloop::kStageBytes);
+      device::ptx::mbarrier_arrive_expect_tx(barrier, p.stage_bytes);
       TileA::template load<Config::kClusterN>(&p.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
                                               p.policy_a);
       TileB::template load<Config::kClusterM>(&p.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
@@ -250,6 +268,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   uint32_t boxes = 0;
   int turn = 0;
   bool first = true;
+  bool arrived = false;  // at the end of the cluster
   for (WorkLoop<Config> work(p, place); work.any(); first = false) {
     const WorkTile w = work.take();
     if constexpr (Config::kPingpong) {
@@ -264,6 +283,11 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
     Mainloop::run(acc, shared.ring, smem_stages, at, w.k_tiles, first_row, lane, place.first, [&] {
       if (Config::kPingpong && work.any()) named_barrier_arrive(kTurn + turn, 2 * 128);
     });
+    // The neighbours need this CTA no more when its last stages are read; its epilogue need not be waited for.
+    if (Config::kCtas > 1 && p.output != Output::cluster && !work.any()) {
+      device::ptx::cluster_arrive();
+      arrived = true;
+    }
     // One tile a CTA then: the fp32 tile goes where the stages were, once every consumer is done with them.
     if (p.output == Output::cluster && !Config::kPingpong && Config::kWarpgroups > 1) {
       named_barrier_sync(kAllConsumers, 128 * Config::kWarpgroups);
@@ -301,6 +325,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
                    Config::kCtas, static_cast<int>(threadIdx.x), 128 * Config::kWarpgroups);
   }
   if constexpr (kBoxes) Box::drain(lane);
+  if ((Config::kCtas > 1 || p.output == Output::cluster) && !arrived) device::ptx::cluster_arrive();
 }
 
 template <class Config>
@@ -317,6 +342,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) gemm_kernel(const __grid_
     device::ptx::tma_prefetch_descriptor(&p.a);
     device::ptx::tma_prefetch_descriptor(&p.b);
     shared.ring.init(1, Config::kReaders * Config::kCtas);
+    if (p.output == Output::tma) device::ptx::tma_prefetch_descriptor(&p.d);
   }
   // No CTA may load into, or arrive at, another whose barriers are not there yet.
   if (in_cluster) {
@@ -325,6 +351,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1) gemm_kernel(const __grid_
     __syncthreads();
   }
   device::ptx::let_next_kernel_start();
+  if constexpr (Config::kSwap) {
+    if (threadIdx.x == 128 * Config::kWarpgroups && p.prefetched > 0) prefetch_weights<Config>(p, place);
+  }
   device::ptx::wait_for_earlier_kernels();
 
   if (warpgroup == Config::kWarpgroups) {
@@ -332,12 +361,13 @@ __global__ void __launch_bounds__(Config::kThreads, 1) gemm_kernel(const __grid_
     if (threadIdx.x == 128 * Config::kWarpgroups) produce<Config>(p, shared, place, smem_stages);
     __syncwarp();
     if (p.output == Output::cluster) device::ptx::cluster_sync();
+    if (in_cluster) device::ptx::cluster_arrive();
   } else {
     if constexpr (Config::kMovesRegisters) device::ptx::setmaxnreg_increase<Config::kConsumerRegisters>();
     consume<Config>(p, shared, place, smem_stages, warpgroup);
   }
   // A CTA's shared memory outlives its neighbours' loads into it, arrivals at it and reads of it.
-  if (in_cluster) device::ptx::cluster_sync();
+  if (in_cluster) device::ptx::cluster_wait();
 }
 
 }  // namespace gemmx::sm90

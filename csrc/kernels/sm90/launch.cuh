@@ -41,7 +41,6 @@ struct Launcher {
     auto state = std::make_shared<State>();
     GemmParams& params = state->params;
     const int splits = std::max(plan.splits, 1);
-    const bool in_cluster = reduces_in_cluster(spec, splits);
     if (splits > max_splits(p.k, 2)) {
       throw std::runtime_error(std::string(spec.name) + ": the plan has " + std::to_string(splits) +
                                " splits, more than K=" + std::to_string(p.k) + " can be cut into");
@@ -55,6 +54,7 @@ struct Launcher {
     if (state->packed.b > 0)
       state->pack_b = pack_operand(read.b, spec.major_b == Major::k, p.n, read.b.col_stride, read.b.row_stride, p);
     encode(spec, read, params);
+    const bool in_cluster = reduces_in_cluster(spec, p, splits, device);
     state->partials = splits > 1 && !in_cluster;
     const Problem written = state->partials ? partial_problem(p, splits) : p;
     params.output = in_cluster                ? Output::cluster
@@ -63,7 +63,7 @@ struct Launcher {
                                               : Output::general;
     params.d = params.output == Output::tma ? encode_d(spec, written) : CUtensorMap{};
     state->cluster = Config::kCtas * (in_cluster ? splits : 1);
-    const int resident = in_cluster ? std::numeric_limits<int>::max() : resident_clusters(spec, state->cluster, device);
+    const int resident = resident_clusters(spec, state->cluster, device);
     set_schedule(p, plan, splits, in_cluster, resident, params);
     state->partial_bytes = state->partials ? size_of(DType::f32) * written.batch * p.m * p.n : 0;
     uint32_t clusters = params.tiles;
@@ -78,7 +78,12 @@ struct Launcher {
     params.policy_a = streams ? device::ptx::kEvictFirst : device::ptx::kEvictNormal;
     params.policy_b = device::ptx::kEvictNormal;
     state->ctas = static_cast<int>(std::min<int64_t>(clusters, resident)) * state->cluster;
-    state->starts_early = state->packed.a + state->packed.b > 0 || starts_early(state->ctas, device.sm_count);
+    state->starts_early =
+        state->packed.a + state->packed.b > 0 || starts_early(state->ctas, state->cluster, resident * state->cluster);
+    // Weights that stream through, more of them than the ring holds: 64 CTAs take 9.9 us for 10.8. Larger tiles lose up
+    // to 4 % by it, and all do by a longer prefetch.
+    const bool prefetches = Config::kSwap && state->starts_early && state->packed.b == 0;
+    params.prefetched = prefetches && p.k > Config::kStages * Config::kTileK ? Config::kStages : 0;
     return state;
   }
 
@@ -154,21 +159,37 @@ struct Launcher {
     launch_pack(spec.name, a, b, stream);
   }
 
-  // Descriptor of an operand whose M or N extent is `extent`: boxes of 128 bytes by the rows that one CTA loads.
+  // Rows of the boxes that load an operand whose M or N extent is `extent`. A K-major tile that reaches beyond its
+  // matrix is loaded only as far as the matrix goes: rows of zeros cost TMA more than data (H200, 32x4608x3584 in 64x48
+  // tiles took 16.3 us, with M = 64 11.8). What lies in the other rows goes into rows or columns of the product that
+  // nobody stores.
+  template <class Tile, int kSlices>
+  static int box_rows(bool k_major, int64_t extent) {
+    constexpr int kRows = Tile::template kBoxRows<kSlices>;
+    if (!k_major || (kSlices > 1 && Tile::template kSlicesRows<kSlices>)) return kRows;
+    return static_cast<int>(std::min<int64_t>(kRows, extent));
+  }
+
+  // Descriptor of an operand, boxes of 128 bytes by box_rows(); adds what a stage takes of it.
   template <class Tile, int kSlices>
   static CUtensorMap encode_operand(const KernelSpec& spec, const Matrix& x, bool k_major, int64_t extent,
-                                    const Problem& p) {
-    const Box box{device::kSwizzleElements, Tile::kRows / kSlices};
-    return encode_tensor_map(spec.name, x, k_major ? p.k : extent, k_major ? extent : p.k, p.batch, box);
+                                    const Problem& p, uint32_t& stage_bytes) {
+    const int rows = box_rows<Tile, kSlices>(k_major, extent);
+    stage_bytes += static_cast<uint32_t>(Tile::kBytes / Tile::template kBoxRows<kSlices> * rows);
+    return encode_tensor_map(spec.name, x, k_major ? p.k : extent, k_major ? extent : p.k, p.batch,
+                             {device::kSwizzleElements, rows});
   }
 
   static void encode(const KernelSpec& spec, const Problem& p, GemmParams& params) {
     using Mainloop = device::WgmmaMainloop<Config>;
     const Matrix& a = Config::kSwap ? p.b : p.a;
     const Matrix& b = Config::kSwap ? p.a : p.b;
-    const auto [m, n] = Config::kSwap ? std::pair{p.n, p.m} : std::pair{p.m, p.n};
-    params.a = encode_operand<typename Mainloop::TileA, Config::kClusterN>(spec, a, Config::kKMajorA, m, p);
-    params.b = encode_operand<typename Mainloop::TileB, Config::kClusterM>(spec, b, Config::kKMajorB, n, p);
+    const auto [m, n] = extents(p);
+    params.stage_bytes = 0;
+    params.a = encode_operand<typename Mainloop::TileA, Config::kClusterN>(spec, a, Config::kKMajorA, m, p,
+                                                                           params.stage_bytes);
+    params.b = encode_operand<typename Mainloop::TileB, Config::kClusterM>(spec, b, Config::kKMajorB, n, p,
+                                                                           params.stage_bytes);
     params.batch_a = a.batch_stride != 0;
     params.batch_b = b.batch_stride != 0;
     params.k = static_cast<int>(p.k);
@@ -227,15 +248,13 @@ struct Launcher {
 
   static void set_schedule(const Problem& p, const Plan& plan, int splits, bool in_cluster, int resident,
                            GemmParams& params) {
-    const auto [m, n] = Config::kSwap ? std::pair{p.n, p.m} : std::pair{p.m, p.n};
-    constexpr int kM = Config::kTileM * Config::kClusterM;
-    constexpr int kN = Config::kTileN * Config::kClusterN;
+    const auto [m, n] = extents(p);
     const int in_grid = in_cluster ? 1 : splits;
     // With swapped operands the kernel's M is the problem's N.
     const bool along_m = (plan.raster == RasterOrder::along_m) != Config::kSwap;
-    params.scheduler = device::make_tile_scheduler(m, n, in_grid, kM, kN,
+    params.scheduler = device::make_tile_scheduler(m, n, in_grid, kClusterTileM, kClusterTileN,
                                                    along_m ? RasterOrder::along_m : RasterOrder::along_n, plan.swizzle);
-    params.tiles = static_cast<uint32_t>(device::cta_count(m, n, p.batch, in_grid, kM, kN));
+    params.tiles = static_cast<uint32_t>(device::cta_count(m, n, p.batch, in_grid, kClusterTileM, kClusterTileN));
     params.splits = splits;
     params.stream_k = {};
     if (plan.schedule == Schedule::stream_k) {
@@ -244,22 +263,48 @@ struct Launcher {
     }
   }
 
-  // Whether to start while the kernel before still runs. H200, 33 MB of weights, M = 16, kernels of one size one after
-  // the other: 64 CTAs take 11.3 us that way and 12.2 without; 72, of which 60 find a free SM at once, 14.9 and 12.4;
-  // 96 are undecided; from 132 on, 235 MB, 60.7 and 63.7.
-  static constexpr bool starts_early(int ctas, int sms) { return 2 * ctas <= sms || 4 * ctas >= 3 * sms; }
+  // Whether to start while the kernel before still runs, which hides the launch, 0.7 of 10 to 14 us. It loses where
+  // only some of the CTAs find a free SM at once: the others take what is left over, and loads run at two thirds of
+  // their speed (why is not known). H200, us early | not, kernels of one kind one after the other: 64 CTAs 10.8 | 11.6,
+  // 128 14.4 | 15.3, but 72 CTAs 14.3 | 11.2 and 56 with a long K 38.2 | 33.5. Pairs are never scattered so: 72 to 112
+  // CTAs in clusters of two gain 4 to 8 %.
+  static constexpr bool starts_early(int ctas, int cluster, int resident) {
+    if (4 * ctas >= 3 * resident || (cluster == 2 && 2 * ctas > resident)) return true;
+    return 5 * (resident % ctas) <= ctas;
+  }
 
-  // Clusters that run at the same time: of 4 CTAs and more they do not fill every GPC.
+  // The kernel's M and N, and what a cluster's tile has of them.
+  static std::pair<int64_t, int64_t> extents(const Problem& p) {
+    return Config::kSwap ? std::pair{p.n, p.m} : std::pair{p.m, p.n};
+  }
+  static constexpr int kClusterTileM = Config::kTileM * Config::kClusterM;
+  static constexpr int kClusterTileN = Config::kTileN * Config::kClusterN;
+
+  // Where all clusters of splits run at once. Those left over would take a wave of their own: 256x4096x14336 as 32
+  // clusters of four 128x128 tiles, of which an H200 runs 30 at once, takes over 73 us, through the workspace 51.
+  static bool reduces_in_cluster(const KernelSpec& spec, const Problem& p, int splits, const Device& device) {
+    if (!splits_fit_cluster(spec.cluster, splits)) return false;
+    const auto [m, n] = extents(p);
+    return device::cta_count(m, n, p.batch, 1, kClusterTileM, kClusterTileN) <=
+           count_resident_clusters(spec, Config::kCtas * splits);
+  }
+
   static int resident_clusters(const KernelSpec& spec, int cluster, const Device& device) {
     if (cluster == 1) return device.sm_count;
-    cudaLaunchAttribute attributes[2];
-    const cudaLaunchConfig_t config = launch_config(cluster, cluster, false, attributes, nullptr);
-    int clusters = 0;
-    check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &config), spec.name, "asking for the resident clusters");
+    const int clusters = count_resident_clusters(spec, cluster);
     if (clusters == 0) {
       throw std::runtime_error(std::string(spec.name) + ": the device runs no cluster of " + std::to_string(cluster) +
                                " of its CTAs");
     }
+    return clusters;
+  }
+
+  // Clusters that run at the same time: of 4 CTAs and more they do not fill every GPC.
+  static int count_resident_clusters(const KernelSpec& spec, int cluster) {
+    cudaLaunchAttribute attributes[2];
+    const cudaLaunchConfig_t config = launch_config(cluster, cluster, false, attributes, nullptr);
+    int clusters = 0;
+    check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &config), spec.name, "asking for the resident clusters");
     return clusters;
   }
 

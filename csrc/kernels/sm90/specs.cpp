@@ -72,8 +72,8 @@ std::string supports(const KernelSpec& s, const Problem& p, const Device& device
   return check_extents(s, p, device.sm_count);
 }
 
-// Packed operands, then fp32 partials: [split][batch][M][N] of splits that do not fit into a cluster, or stream-K's
-// partial tiles with as many workers as the device has room for; it may run fewer.
+// Packed operands, then fp32 partials: [split][batch][M][N], which are not needed where the device runs all clusters
+// of splits at once, or stream-K's partial tiles with as many workers as the device has room for; it may run fewer.
 int64_t workspace_size(const KernelSpec& s, const Problem& p, const Plan& plan, const Device& device) {
   const PackedBytes packed = packed_bytes(s, p);
   int64_t partials = 0;
@@ -83,7 +83,7 @@ int64_t workspace_size(const KernelSpec& s, const Problem& p, const Plan& plan, 
     const int64_t tiles = device::cta_count(m, n, p.batch, 1, s.tile.m * s.cluster.m, s.tile.n * s.cluster.n);
     const int64_t workers = std::max<int64_t>(device.sm_count / ctas, 1);
     partials = (workers + std::min(tiles, workers)) * ctas * s.tile.m * s.tile.n;
-  } else if (plan.splits > 1 && !reduces_in_cluster(s, plan.splits)) {
+  } else if (plan.splits > 1) {
     partials = int64_t{plan.splits} * p.batch * p.m * p.n;
   }
   return packed.a + packed.b + partials * size_of(DType::f32);

@@ -49,9 +49,10 @@ constexpr int threads(const Row& r) { return 128 * (r.warpgroups + 1); }  // and
 // CTAs of a cluster that the hardware surely takes.
 inline constexpr int kMaxClusterCtas = 8;
 
-// Whether splits of K are reduced in the cluster; beyond, partials go through the workspace.
-constexpr bool reduces_in_cluster(const KernelSpec& s, int64_t splits) {
-  return splits > 1 && splits * s.cluster.m * s.cluster.n <= kMaxClusterCtas;
+// Whether the CTAs that have a cut each of a tile's K (and share operands) fit into a cluster; otherwise partials go
+// through the workspace.
+constexpr bool splits_fit_cluster(const ClusterShape& cluster, int64_t splits) {
+  return splits > 1 && splits * cluster.m * cluster.n <= kMaxClusterCtas;
 }
 
 // Whether TMA reads the operand as it lies; otherwise it is packed into the workspace first (pack.cuh).

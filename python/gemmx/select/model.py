@@ -358,13 +358,22 @@ def _reduction_us(kernel: KernelInfo, shape: Shape, machine: Machine, schedule: 
         return _stream_k_us(kernel, shape, machine)
     if schedule != "split_k" or splits == 1:
         return 0.0
-    if kernel.family == "sm90" and splits * kernel.cluster[0] * kernel.cluster[1] <= 8:
+    if kernel.family == "sm90" and _splits_in_cluster(kernel, shape, machine, splits):
         return cal.cluster_reduce_us  # through shared memory, within the launch
     # Partials are fp32, written once and read once; they stay in L2 where they take less than half of it.
     partials = 4.0 * shape.m * shape.n * shape.batch * splits
     in_l2 = partials < machine.l2_bytes / 2
     l2_rate = cal.l2_bytes_per_clock * machine.sms * machine.clock_mhz
     return cal.reduce_us + 2 * partials / (l2_rate if in_l2 else machine.dram_bytes_per_us * cal.dram_efficiency)
+
+
+def _splits_in_cluster(kernel: KernelInfo, shape: Shape, machine: Machine, splits: int) -> bool:
+    """Whether the splits of a tile make a cluster: of up to 8 CTAs, where all clusters run at once."""
+    cluster = splits * kernel.cluster[0] * kernel.cluster[1]
+    _, _, tiles_m, tiles_n = tile_grid(kernel, shape)
+    # Clusters of more than two leave some SMs of a GPC over: 30 of four CTAs run at once on an H200.
+    room = machine.sms if cluster <= 2 else 0.91 * machine.sms
+    return cluster <= 8 and tiles_m * tiles_n * shape.batch * splits <= room
 
 
 def _stream_k_us(kernel: KernelInfo, shape: Shape, machine: Machine) -> float:
