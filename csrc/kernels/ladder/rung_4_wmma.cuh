@@ -4,15 +4,14 @@
 //            have 15 times the FLOPs for 16-bit operands, whose bytes are half.
 // Changes:   a warp multiplies 16 x 16 x 16 by one call on fragments, which spread over the registers of its lanes in
 //            a way that only the compiler knows. Loads, double buffer, barrier and warp tiling are those of rung 3;
-//            B is K-major here (weight.t()), so both tiles are rows of 64 elements along K: a product takes little
-//            time now, and a barrier every 32 elements is felt.
+//            B is K-major here (weight.t()), so both tiles are rows of 32 elements along K.
 //            Padding of 8 elements a row lets 8 rows be read without meeting a bank twice.
 // Per CTA:   128 x 128 elements of D: 2 * 128 * 128 * K FLOPs, (128 + 128) * K * 2 bytes from global memory.
 // Intensity: T / b = 128 / 2 = 64 FLOP per global byte; from shared memory a warp of 64 x 64 has
 //            2 * 64 * 64 / (128 * 2) = 32 FLOP per byte.
 // Wastes:    a fragment's layout is hidden: the epilogue goes through shared memory, rows are padded, not swizzled,
-//            and nothing reads the next fragments while the present ones are multiplied. One tile in flight does not
-//            cover the latency of L2.
+//            and nothing reads the next fragments while the present ones are multiplied. 32 of K between barriers are
+//            little work, and one tile in flight does not cover the latency of L2.
 #pragma once
 
 #include <mma.h>
@@ -21,7 +20,7 @@
 
 namespace gemmx::ladder::rung_4 {
 
-inline constexpr int kTileM = 128, kTileN = 128, kTileK = 64, kStages = 2, kThreads = 128;
+inline constexpr int kTileM = 128, kTileN = 128, kTileK = 32, kStages = 2, kThreads = 128;
 inline constexpr int kWarpM = 64, kWarpN = 64, kBlocksM = kWarpM / 16, kBlocksN = kWarpN / 16, kPadding = 8;
 inline constexpr int kRow = kTileK + kPadding;  // elements from row to row of a tile
 inline constexpr bool kFollowsPlan = false;
@@ -38,19 +37,31 @@ struct SharedStorage {
 };
 inline constexpr int kSmemBytes = sizeof(SharedStorage);
 
-// Copies one tile of rows along K: 8 threads a row, 8 elements each.
-template <bool kAligned>
-__device__ __forceinline__ void copy(const void* from, int64_t ld, __nv_bfloat16 (&to)[128][kRow], int rows_left,
-                                     int64_t k, int k_left) {
-  constexpr int kRows = kThreads / 8;  // that all threads copy at a time
-  const int row = static_cast<int>(threadIdx.x) / 8, column = static_cast<int>(threadIdx.x) % 8 * 8;
-#pragma unroll(kAligned ? 128 / kRows : 1)
-  for (int i = row; i < row + 128; i += kRows) {
-    copy_chunk<kAligned>(static_cast<uint32_t>(__cvta_generic_to_shared(&to[i][column])),
-                         static_cast<const uint16_t*>(from) + i * ld + k + column,
-                         i < rows_left ? min(k_left - column, 8) : 0);
+// An operand's tile as its threads copy it, 4 a row, 8 elements each: what does not depend on K is worked out once.
+struct Copy {
+  static constexpr int kRows = kThreads / 4;  // that all threads copy at a time
+  const uint16_t* from;                       // the thread's first chunk
+  int64_t step;                               // to its next
+  int row, column, rows;                      // its first element in the tile; rows of the tile that exist
+
+  __device__ Copy(const void* matrix, int64_t ld, int64_t first, int extent)
+      : step(kRows * ld),
+        row(static_cast<int>(threadIdx.x) / 4),
+        column(static_cast<int>(threadIdx.x) % 4 * 8),
+        rows(static_cast<int>(extent - first)) {
+    from = static_cast<const uint16_t*>(matrix) + (first + row) * ld + column;
   }
-}
+  template <bool kAligned>
+  __device__ __forceinline__ void run(__nv_bfloat16 (&to)[128][kRow], int k, int k_left) const {
+    const uint16_t* chunk = from + k;
+    const int count = min(k_left - column, 8);
+#pragma unroll
+    for (int i = 0; i < 128; i += kRows, chunk += step) {
+      copy_chunk<kAligned>(static_cast<uint32_t>(__cvta_generic_to_shared(&to[row + i][column])), chunk,
+                           row + i < rows ? count : 0);
+    }
+  }
+};
 
 template <class Instance, bool kAligned>
 __global__ void __launch_bounds__(kThreads, 2) gemm(const __grid_constant__ Params p) {
@@ -60,12 +71,10 @@ __global__ void __launch_bounds__(kThreads, 2) gemm(const __grid_constant__ Para
 
   const device::TileCoord tile = p.order.coord(blockIdx.x);
   const int64_t m = int64_t{tile.m} * kTileM, n = int64_t{tile.n} * kTileN;
-  const auto load = [&](int stage, int64_t k) {
-    const int k_left = static_cast<int>(p.k - k);
-    copy<kAligned>(static_cast<const uint16_t*>(p.a) + m * p.lda, p.lda, smem.stages[stage].a,
-                   static_cast<int>(p.m - m), k, k_left);
-    copy<kAligned>(static_cast<const uint16_t*>(p.b) + n * p.ldb, p.ldb, smem.stages[stage].b,
-                   static_cast<int>(p.n - n), k, k_left);
+  const Copy copy_a(p.a, p.lda, m, p.m), copy_b(p.b, p.ldb, n, p.n);
+  const auto load = [&](int stage, int k) {
+    copy_a.run<kAligned>(smem.stages[stage].a, k, p.k - k);
+    copy_b.run<kAligned>(smem.stages[stage].b, k, p.k - k);
     device::ptx::cp_async_commit();
   };
 
@@ -79,10 +88,10 @@ __global__ void __launch_bounds__(kThreads, 2) gemm(const __grid_constant__ Para
   }
 
   if (p.k > 0) load(0, 0);
-  for (int64_t k = 0, stage = 0; k < p.k; k += kTileK, stage ^= 1) {
+  for (int k = 0, stage = 0; k < p.k; k += kTileK, stage ^= 1) {
     device::ptx::cp_async_wait<0>();
     __syncthreads();  // this stage has landed, and no one reads the other any more
-    if (k + kTileK < p.k) load(static_cast<int>(stage ^ 1), k + kTileK);
+    if (k + kTileK < p.k) load(stage ^ 1, k + kTileK);
     const Stage& read = smem.stages[stage];
 #pragma unroll
     for (int step = 0; step < kTileK; step += 16) {
@@ -110,7 +119,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm(const __grid_constant__ Para
       wmma::store_matrix_sync(&smem.blocks[warp][0][0], acc[i / kBlocksN][i % kBlocksN], 16, wmma::mem_row_major);
     }
     __syncwarp();
-#pragma unroll 1
+#pragma unroll
     for (int row = lane / 4; row < 16; row += 8) {
       const float4 v = *reinterpret_cast<const float4*>(&smem.blocks[warp][row][lane % 4 * 4]);
       float x[4] = {v.x, v.y, v.z, v.w};

@@ -3,17 +3,16 @@
 //
 // Before:    rung 5 spends its warps on copying and on fragments, which every warp reads from shared memory into its
 //            registers, and mma.sync has little more than half of Hopper's tensor rate.
-// Changes:   wgmma multiplies 64 x 256 x 16 for a warpgroup straight from shared memory, asynchronously: only the
+// Changes:   wgmma multiplies 64 x 128 x 16 for a warpgroup straight from shared memory, asynchronously: only the
 //            accumulators are registers. One thread asks TMA for whole tiles; TMA computes the addresses, swizzles, and
-//            writes zeros outside the matrices. An mbarrier a stage counts the bytes that land; three stages are a
-//            ring.
+//            writes zeros outside the matrices. Three stages are a ring, an mbarrier each counts the bytes that land.
 //            All warps are alike: both warpgroups multiply, and thread 0 also refills the stage that has become free.
 // Per CTA:   128 x 256 elements of D: 2 * 128 * 256 * K FLOPs, (128 + 256) * K * 2 bytes from global memory.
-// Intensity: 85 FLOP per global byte as rung 5; a warpgroup reads 2 * 64 * 256 / ((64 + 256) * 2) = 51 FLOP per byte of
+// Intensity: 85 FLOP per global byte as rung 5; a warpgroup reads 2 * 64 * 128 / ((64 + 128) * 2) = 43 FLOP per byte of
 //            shared memory.
 // Wastes:    a stage is free when both warpgroups have waited for their products and met at a barrier: none is in
-//            flight while they wait for the next stage. Tensor cores stand still while a CTA starts and while it writes
-//            D. Neighbours load the same tile of B twice. D is written through the general epilogue.
+//            flight until the next stage's are asked for. Tensor cores stand still while a CTA starts and while it
+//            writes D. Neighbours load the same tile of B twice. D is written through the general epilogue.
 #pragma once
 
 #include "kernels/ladder/common_sm90.cuh"
@@ -25,7 +24,7 @@ inline constexpr bool kPersistent = false, kFollowsPlan = false, kStoresByTma = 
 
 using TileA = device::SwizzledTile<kTileM, kTileK, true>;
 using TileB = device::SwizzledTile<kTileN, kTileK, true>;
-using Store = device::StagedStore<kTileN>;
+using Store = device::StagedStore<128>;
 inline constexpr int kStageBytes = TileA::kBytes + TileB::kBytes, kWarps = kThreads / 32;
 
 struct SharedStorage {
@@ -35,19 +34,24 @@ struct SharedStorage {
 };
 inline constexpr int kSmemBytes = sizeof(SharedStorage);
 
-// The warpgroup's 64 rows of one stage, four steps along K. They run on after this returns.
-__device__ __forceinline__ void multiply(float (&acc)[kTileN / 2], uint32_t stage, int warpgroup) {
+// The warpgroup's 64 rows of one stage, four steps along K, 128 columns at a time. They run on after this returns.
+__device__ __forceinline__ void multiply(float (&acc)[kTileN / 128][64], uint32_t stage, int warpgroup) {
   const uint64_t a = device::ptx::at_address(TileA::descriptor(), stage + TileA::offset(64 * warpgroup, 0));
   const uint64_t b = device::ptx::at_address(TileB::descriptor(), stage + TileA::kBytes);
-  device::ptx::wgmma_hold(acc);
+  device::ptx::wgmma_hold(acc[0]);
+  device::ptx::wgmma_hold(acc[1]);
   device::ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kTileK; k += 16) {
-    device::ptx::Wgmma<DType::bf16, kTileN>::mma<0, 0>(acc, a + (TileA::offset(0, k) >> 4),
-                                                       b + (TileB::offset(0, k) >> 4), 1);
+#pragma unroll
+    for (int half = 0; half < kTileN / 128; ++half) {
+      device::ptx::Wgmma<DType::bf16, 128>::mma<0, 0>(acc[half], a + (TileA::offset(0, k) >> 4),
+                                                      b + (TileB::offset(128 * half, k) >> 4), 1);
+    }
   }
   device::ptx::wgmma_commit();
-  device::ptx::wgmma_hold(acc);
+  device::ptx::wgmma_hold(acc[0]);
+  device::ptx::wgmma_hold(acc[1]);
 }
 
 template <class Instance>
@@ -79,22 +83,25 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ TmaP
   }
   __syncwarp();
 
-  // Mainloop. A stage is refilled when both warpgroups have multiplied it.
-  float acc[kTileN / 2] = {};
+  // Mainloop. While a stage is multiplied, the one before it is refilled, which both warpgroups are done with.
+  float acc[kTileN / 128][64] = {};
 #pragma unroll 1
   for (int i = 0; i < p.k_tiles; ++i, read.advance()) {
     smem.ring.wait_full(read);
     multiply(acc, stages + read.stage * kStageBytes, warpgroup);
+    if (threadIdx.x == 0 && i > 0 && i - 1 + kStages < p.k_tiles) load(i - 1 + kStages);
+    __syncwarp();
     device::ptx::wgmma_wait<0>();
     __syncthreads();
-    if (threadIdx.x == 0 && i + kStages < p.k_tiles) load(i + kStages);
-    __syncwarp();
   }
-  device::ptx::wgmma_hold(acc);
 
   // A warp has 16 rows of its warpgroup's 64.
-  Store::run(p.epilogue, 0, m + 64 * warpgroup + 16 * (warp % 4), n, acc, reinterpret_cast<float*>(smem.epilogue[warp]),
-             lane);
+#pragma unroll
+  for (int half = 0; half < kTileN / 128; ++half) {
+    device::ptx::wgmma_hold(acc[half]);
+    Store::run(p.epilogue, 0, m + 64 * warpgroup + 16 * (warp % 4), n + 128 * half, acc[half],
+               reinterpret_cast<float*>(smem.epilogue[warp]), lane);
+  }
 }
 
 }  // namespace gemmx::ladder::rung_6

@@ -11,7 +11,8 @@
 //            Clusters of two CTAs, one below the other: each loads half of their common tile of B, and multicast
 //            delivers it to both.
 //            D leaves by TMA from swizzled shared memory, 16 rows of 64 columns at a time, and the warp does not wait.
-//            The plan chooses the order of the tiles, for the L2 cache.
+//            wgmma of 64 x 256 x 16, the widest: it reads A once where two of 128 columns read it twice. 51 FLOP per
+//            byte of shared memory for 43. The plan chooses the order of the tiles, for the L2 cache.
 // Per CTA:   128 x 256 elements of D: 2 * 128 * 256 * K FLOPs; (128 + 256 / 2) * K * 2 bytes from global memory.
 // Intensity: 2 * 128 * 256 / (256 * 2) = 128 FLOP per global byte, 1.5 times that of rung 6.
 // Wastes:    the two consumers reach their epilogues together, and then the tensor cores wait for them.
@@ -72,7 +73,22 @@ __device__ __forceinline__ void produce(const TmaParams& p, const device::Ring<k
   }
 }
 
-// One warpgroup: multiplies the stages of a tile as rung 6 does, tells both CTAs' producers of each one that it is done
+// The warpgroup's 64 rows of one stage, four steps along K. They run on after this returns.
+__device__ __forceinline__ void multiply(float (&acc)[kTileN / 2], uint32_t stage, int warpgroup) {
+  const uint64_t a = device::ptx::at_address(TileA::descriptor(), stage + TileA::offset(64 * warpgroup, 0));
+  const uint64_t b = device::ptx::at_address(TileB::descriptor(), stage + TileA::kBytes);
+  device::ptx::wgmma_hold(acc);
+  device::ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kTileK; k += 16) {
+    device::ptx::Wgmma<DType::bf16, kTileN>::mma<0, 0>(acc, a + (TileA::offset(0, k) >> 4),
+                                                       b + (TileB::offset(0, k) >> 4), 1);
+  }
+  device::ptx::wgmma_commit();
+  device::ptx::wgmma_hold(acc);
+}
+
+// One warpgroup: multiplies the stages of a tile, tells both CTAs' producers of each one that it is done
 // with, and stores.
 __device__ __forceinline__ void consume(const TmaParams& p, SharedStorage& smem, uint32_t stages, int warp, int lane) {
   device::RingState<kStages> at;
@@ -86,7 +102,7 @@ __device__ __forceinline__ void consume(const TmaParams& p, SharedStorage& smem,
 #pragma unroll 1
     for (int k_tile = 0; k_tile < p.k_tiles; ++k_tile) {
       smem.ring.wait_full(at);
-      rung_6::multiply(acc, stages + at.stage * kStageBytes, warp / 4);
+      multiply(acc, stages + at.stage * kStageBytes, warp / 4);
       if (k_tile > 0) {
         device::ptx::wgmma_wait<1>();
         smem.ring.release<kCluster>(previous, lane, 0);
