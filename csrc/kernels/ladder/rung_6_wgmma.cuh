@@ -5,14 +5,16 @@
 //            registers, and mma.sync has little more than half of Hopper's tensor rate.
 // Changes:   wgmma multiplies 64 x 128 x 16 for a warpgroup straight from shared memory, asynchronously: only the
 //            accumulators are registers. One thread asks TMA for whole tiles; TMA computes the addresses, swizzles, and
-//            writes zeros outside the matrices. Three stages are a ring, an mbarrier each counts the bytes that land.
+//            writes zeros outside the matrices. Three stages are a ring of mbarriers: `full` counts bytes that land,
+//            `empty` counts warps that are done reading.
 //            All warps are alike: both warpgroups multiply, and thread 0 also refills the stage that has become free.
 // Per CTA:   128 x 256 elements of D: 2 * 128 * 256 * K FLOPs, (128 + 256) * K * 2 bytes from global memory.
 // Intensity: 85 FLOP per global byte as rung 5; a warpgroup reads 2 * 64 * 128 / ((64 + 128) * 2) = 43 FLOP per byte of
 //            shared memory.
-// Wastes:    a stage is free when both warpgroups have waited for their products and met at a barrier: none is in
-//            flight until the next stage's are asked for. Tensor cores stand still while a CTA starts and while it
-//            writes D. Neighbours load the same tile of B twice. D is written through the general epilogue.
+// Wastes:    a warpgroup waits for its products before it gives a stage back, so that it has none in flight while it
+//            waits for the next stage; thread 0 waits for the slower warpgroup before it refills. Tensor cores stand
+//            still while a CTA starts and while it writes D. Neighbours load the same tile of B twice. D is written
+//            through the general epilogue.
 #pragma once
 
 #include "kernels/ladder/common_sm90.cuh"
@@ -64,12 +66,13 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ TmaP
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   const int warpgroup = warp / 4;
 
-  // Initialise the barriers: a stage is full by one announcement and its bytes. The ring's other half is rung 7's.
-  if (threadIdx.x == 0) smem.ring.init(1, 1);
+  // Initialise the barriers: a stage is full by one announcement and its bytes, empty by an arrival of every warp.
+  if (threadIdx.x == 0) smem.ring.init(1, kWarps);
   __syncthreads();
 
   device::RingState<kStages> write, read;
   const auto load = [&](int k_tile) {  // by thread 0
+    smem.ring.wait_empty(write);
     const uint32_t full = smem.ring.full_address(write.stage), stage = stages + write.stage * kStageBytes;
     device::ptx::mbarrier_arrive_expect_tx(full, kStageBytes);
     TileA::load<1>(&p.a, stage, full, m, k_tile * kTileK, 0, 0, 1, device::ptx::kEvictNormal);
@@ -83,16 +86,16 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ TmaP
   }
   __syncwarp();
 
-  // Mainloop. While a stage is multiplied, the one before it is refilled, which both warpgroups are done with.
+  // Mainloop. A stage is given back when it is multiplied, and refilled.
   float acc[kTileN / 128][64] = {};
 #pragma unroll 1
   for (int i = 0; i < p.k_tiles; ++i, read.advance()) {
     smem.ring.wait_full(read);
     multiply(acc, stages + read.stage * kStageBytes, warpgroup);
-    if (threadIdx.x == 0 && i > 0 && i - 1 + kStages < p.k_tiles) load(i - 1 + kStages);
-    __syncwarp();
     device::ptx::wgmma_wait<0>();
-    __syncthreads();
+    smem.ring.release<1>(read.stage, lane, 0);
+    if (threadIdx.x == 0 && i + kStages < p.k_tiles) load(i + kStages);
+    __syncwarp();
   }
 
   // A warp has 16 rows of its warpgroup's 64.
