@@ -3,9 +3,8 @@
 Measured means: NVIDIA H200, torch 2.11.0+cu130, cuBLAS 13.1, CUDA graphs, cold L2, 2026-11-30. Everything else is
 an estimate and says so. Fitted means: chosen together, by random search, for the least error and regret over the
 bf16 products that benchmarks/variants.py and benchmarks/tune.py timed (M 1 to 8192, the rows of the wgmma family in
-all schedules). On those the model's first plan takes 1.03 times the best plan's time in the geometric mean, at most
-1.41, and the best of its first six 1.004: timing a few (benchmarks/tune.py) pays, and a measured table (tables.py)
-overrules the model wherever it has a row.
+all schedules) before boxes ended with the matrix. Timing a few plans (benchmarks/tune.py) pays, and a measured table
+(tables.py) overrules the model wherever it has a row; docs/selection.md says how far the model's choice is off.
 """
 
 from __future__ import annotations
@@ -28,6 +27,9 @@ class Calibration:
     # Nanoseconds from request to data; they set the bandwidth that S stages in flight can draw. Fitted.
     dram_latency_ns: float = 1160.0
     l2_latency_ns: float = 544.0
+    # Share of the weights that each further row of tiles reads again with operands swapped. M = 16 in tiles of 8 and
+    # of 16, us: 6144x4096 17.6 and 16.0, 28672x4096 62.2 and 59.6.
+    reread: float = 0.1
     # Operands below this share of L2 are read from DRAM once, whatever the order of the tiles. Estimate.
     l2_resident: float = 0.6
 
@@ -36,6 +38,10 @@ class Calibration:
     overhead_us: dict[str, float] = field(
         default_factory=lambda: {"FFMA": 2.5, "HMMA": 3.0, "HGMMA": 3.0, "UTCHMMA": 4.0}
     )
+    # ... of which an early start hides this much: 1x4096x4096 11.6 us without, 10.8 with it.
+    early_us: float = 0.8
+    # ... and weights asked for before the wait for that kernel this much more: 1x4096x4096 9.9 us for 10.8.
+    prefetch_us: float = 0.9
     # The second launch of a split-K or stream-K reduction. Fitted.
     reduce_us: float = 3.5
     # Split-K inside a cluster: two cluster barriers and the reads of the neighbours' shared memory. Fitted.
@@ -46,6 +52,11 @@ class Calibration:
     pack_stream: float = 0.7
     # The epilogue of the wgmma family, nanoseconds per element of D, two warpgroups at work. Fitted.
     epilogue_ns: float = 0.008
+    # ... and more with C (4096x8192x2048 takes 150 us longer in 128x256 tiles) or an activation (80 us).
+    epilogue_c_ns: float = 0.59
+    epilogue_activation_ns: float = 0.31
+    # Share of the SMs that clusters of more than two CTAs fill: 30 of four run at once on an H200.
+    cluster_fill: float = 0.91
     # CUTLASS's stream-K: its fix-up waits for a neighbour's partial tile through L2. Estimate.
     stream_k_us: float = 2.0
 
@@ -73,8 +84,9 @@ class Calibration:
     overlap: float = 2.4
 
     # --- cuBLASLt, which picks its own kernel ---
-    # 512x28672x4096 at 730-766 TFLOP/s, 2048x4096x4096 at 781: 0.78 of 989.
-    lt_efficiency: float = 0.78
+    # At the power limit, where a model's layers run and our own constants were fitted: 4096^3 216 us = 635 TFLOP/s of
+    # 989, 8192^3 1690 us = 651. A cooler GPU reaches 0.78: 2048x4096x4096 at 781.
+    lt_efficiency: float = 0.66
     # 13.8 us at 1x4096x4096: 7.8 streaming + lt_overhead + lt_decode; 12.3 at M=64, where lt_decode is 0.
     lt_overhead_us: float = 3.0
     # Extra time for min(M, N) <= 32, shrinking to 0 at 240 MB of operands: 1x4096x4096 13.8 us, 1x6144x4096
@@ -85,9 +97,10 @@ class Calibration:
     lt_overlap: float = 3.0
     # Operands without 16-byte alignment, share of peak. A or B on 2 bytes: 2048x4096x4097 541 us = 127
     # TFLOP/s, 4001^3 1029 us = 124. D on 2 bytes: 2048x4097x4096 734 us, 2048x50257x768 1682 us = 94. The operands'
-    # alignment decides where both are bad. The 4- and 8-byte rows are estimates.
-    lt_unaligned_operand: dict[int, float] = field(default_factory=lambda: {8: 0.40, 4: 0.30, 2: 0.128, 1: 0.10})
-    lt_unaligned_output: dict[int, float] = field(default_factory=lambda: {8: 0.40, 4: 0.30, 2: 0.095, 1: 0.08})
+    # alignment decides where both are bad. Operands on 4 bytes: 2048x4096x4098 285 us = 241; on 8: 9477x1152x588
+    # 85 us = 152, a quarter of its tiles padding. D on 8: 2048x4100x4096 263 us = 262. The rest are estimates.
+    lt_unaligned_operand: dict[int, float] = field(default_factory=lambda: {8: 0.24, 4: 0.24, 2: 0.128, 1: 0.10})
+    lt_unaligned_output: dict[int, float] = field(default_factory=lambda: {8: 0.265, 4: 0.25, 2: 0.095, 1: 0.08})
     # ... and the same without alignment where memory bounds it: 16x4096x4097 37 us = 0.96 TB/s of 4.8.
     lt_unaligned_stream: float = 0.2
     # fp32 on the CUDA cores: 50-51 of 67 TFLOP/s from 2048^3 up.

@@ -140,6 +140,8 @@ class Shape:
     read_bytes: float  # A, B, C and bias, each once
     write_bytes: float
     precision: str
+    has_c: bool
+    has_activation: bool
 
     @property
     def flops(self) -> float:
@@ -174,6 +176,8 @@ def shape_of(problem: _C.Problem) -> Shape:
         read_bytes=read,
         write_bytes=float(m * n * bytes_d * batch),
         precision=problem.precision,
+        has_c=c.dtype != "none",
+        has_activation=problem.activation != "none",
     )
 
 
@@ -296,7 +300,8 @@ def kernel_estimate(
     k_cta = -(-shape.k // (splits * tile_k)) * tile_k  # rounded up to whole K steps
     resident = resident_ctas(kernel, machine)
     # Tiles that the busiest SM computes. Stream-K deals out single K steps, so it has no wave tail.
-    busiest = max(ctas / sms, tile_k / max(k_cta, tile_k)) if schedule == "stream_k" else float(-(-ctas // sms))
+    at_once = _sms_of_clusters(kernel.cluster[0] * kernel.cluster[1], machine)
+    busiest = max(ctas / at_once, tile_k / max(k_cta, tile_k)) if schedule == "stream_k" else float(-(-ctas // at_once))
 
     rate = machine.mma_flops_per_us[kernel.mma] * _tile_efficiency(kernel, cal)
     if kernel.mma == "HMMA":
@@ -314,7 +319,10 @@ def kernel_estimate(
     )
 
     stream = cal.dram_efficiency * (cal.cp_async_stream if kernel.mma in ("HMMA", "FFMA") else 1.0)
-    dram_us = (order.read_bytes + cal.write_cost * shape.write_bytes) / (machine.dram_bytes_per_us * stream)
+    read_bytes = order.read_bytes
+    if kernel.swap_ab:  # weights that stream past: a second row of tiles does not find all of them in L2
+        read_bytes += cal.reread * (tiles_m - 1) * shape.n * shape.k * shape.bytes_b * shape.batch
+    dram_us = (read_bytes + cal.write_cost * shape.write_bytes) / (machine.dram_bytes_per_us * stream)
 
     # A line that many CTAs want at the same time is handed out by one slice of L2, to one after the other.
     wave = min(ctas, sms) / splits
@@ -332,8 +340,8 @@ def kernel_estimate(
 
     terms = {"mma": mma_us, "dram": dram_us, "l2": l2_us, "latency": latency_us}
     fixed = cal.overhead_us[kernel.mma] + _reduction_us(kernel, shape, machine, schedule, splits)
-    fixed += _packing_us(kernel, shape, machine)
-    fixed += _epilogue_us(kernel, machine, tiles=busiest, mainloop_us=tile_flops / rate)
+    fixed += _packing_us(kernel, shape, machine) - _early_us(kernel, shape, machine, ctas)
+    fixed += _epilogue_us(kernel, shape, machine, tiles=busiest, mainloop_us=tile_flops / rate)
     useful = shape.m * shape.n * shape.batch / (tile_m * tile_n)  # tiles, if none hung over
     return Estimate(
         us=fixed + _norm(terms.values(), cal.overlap),
@@ -371,9 +379,12 @@ def _splits_in_cluster(kernel: KernelInfo, shape: Shape, machine: Machine, split
     """Whether the splits of a tile make a cluster: of up to 8 CTAs, where all clusters run at once."""
     cluster = splits * kernel.cluster[0] * kernel.cluster[1]
     _, _, tiles_m, tiles_n = tile_grid(kernel, shape)
-    # Clusters of more than two leave some SMs of a GPC over: 30 of four CTAs run at once on an H200.
-    room = machine.sms if cluster <= 2 else 0.91 * machine.sms
-    return cluster <= 8 and tiles_m * tiles_n * shape.batch * splits <= room
+    return cluster <= 8 and tiles_m * tiles_n * shape.batch * splits <= _sms_of_clusters(cluster, machine)
+
+
+def _sms_of_clusters(ctas: int, machine: Machine) -> int:
+    """SMs that clusters of so many CTAs fill: larger ones leave some of a GPC over."""
+    return machine.sms if ctas <= 2 else int(machine.cal.cluster_fill * machine.sms)
 
 
 def _stream_k_us(kernel: KernelInfo, shape: Shape, machine: Machine) -> float:
@@ -405,16 +416,33 @@ def _packing_us(kernel: KernelInfo, shape: Shape, machine: Machine) -> float:
     return machine.cal.pack_us + 2 * packed / (machine.dram_bytes_per_us * machine.cal.pack_stream)
 
 
-def _epilogue_us(kernel: KernelInfo, machine: Machine, *, tiles: float, mainloop_us: float) -> float:
+def _early_us(kernel: KernelInfo, shape: Shape, machine: Machine, ctas: int) -> float:
+    """Time that a wgmma-family kernel saves by starting while the one before it still runs: the rules of launch.cuh."""
+    if kernel.family != "sm90":
+        return 0.0
+    cal, cluster = machine.cal, kernel.cluster[0] * kernel.cluster[1]
+    room = _sms_of_clusters(cluster, machine)
+    ctas = min(ctas, room)
+    early = 4 * ctas >= 3 * room or (cluster == 2 and 2 * ctas > room) or 5 * (room % ctas) <= ctas
+    if not early:
+        return 0.0
+    prefetches = kernel.swap_ab and 2 * ctas <= room and shape.k > kernel.stages * kernel.tile[2]
+    return cal.early_us + (cal.prefetch_us if prefetches else 0.0)
+
+
+def _epilogue_us(kernel: KernelInfo, shape: Shape, machine: Machine, *, tiles: float, mainloop_us: float) -> float:
     """Time that the epilogues of a wgmma-family kernel add to the mainloops of an SM's tiles.
 
     Cooperative consumers stop multiplying for each. Of two ping-pong consumers one multiplies meanwhile: two tiles
     take as long as both mainloops, or one mainloop and one epilogue, whichever is more; the last tile's epilogue, by
     one warpgroup, is never hidden.
     """
-    if kernel.family != "sm90" or kernel.swap_ab:
+    if kernel.family != "sm90":
         return 0.0
-    us = kernel.tile[0] * kernel.tile[1] * machine.cal.epilogue_ns * 1e-3
+    cal = machine.cal
+    element_ns = 0.0 if kernel.swap_ab else cal.epilogue_ns
+    element_ns += cal.epilogue_c_ns * shape.has_c + cal.epilogue_activation_ns * shape.has_activation
+    us = kernel.tile[0] * kernel.tile[1] * element_ns * 1e-3
     if "_pp_" not in kernel.name:
         return tiles * us
     one_warpgroup = 2 * us
