@@ -4,7 +4,8 @@
     python benchmarks/tune.py --suite decode,dense --out python/gemmx/select/tables/nvidia-h200.json
 
 For each row the plans that the model ranks first, one per kernel, are timed interleaved with a cold L2 (the one
-timer of the benchmarks). They are written fastest first; a plan of gemmx's own kernels stands before one of
+timer of the benchmarks), in groups where the device does not hold the outputs of all; the best three always among
+themselves. They are written fastest first; a plan of gemmx's own kernels stands before one of
 cuBLASLt that is less than 1 % faster, which is within what two runs differ by.
 """
 

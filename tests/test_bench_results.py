@@ -415,3 +415,39 @@ def test_library_kernels_are_read_from_a_trace() -> None:
         ("fill", "1x1x1", "32x1x1", "2.0"),
         ("nvjet", "4x2x1", "384x1x1", "-"),
     ]
+
+
+class NamedPlan(str):
+    """A plan that is only a name."""
+
+    kernel = ""
+
+
+def test_tune_times_every_candidate_in_groups_that_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    tune = script("tune")
+    times = {"slow": 9.0, "second": 3.0, "library": 2.99, "best": 2.0, "third": 4.0, "broken": 1.0, "last": 8.0}
+    groups: list[list[str]] = []
+
+    def time_in_a_group(arms: dict[str, Any], **_: Any) -> dict[str, timer.Timing]:
+        groups.append(list(arms))
+        return {
+            name: timer.Timing(times[name], times[name], times[name], error="lost" if name == "broken" else None)
+            for name in arms
+        }
+
+    outputs = 1000
+    case = SimpleNamespace(
+        sets=10, bytes=100 + outputs, read_bytes=100, problem=lambda: None, arm=lambda call: call,
+        gemmx_call=lambda **request: lambda s, out: None,
+    )  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2 * 4 * case.sets * outputs, 0))  # half is four arms
+    monkeypatch.setattr(tune, "candidate_plans", lambda problem, device, count: [NamedPlan(name) for name in times])
+    monkeypatch.setattr(tune, "request_for", lambda plan: {})
+    monkeypatch.setattr(tune, "check_call", lambda case, call, kernel: 0.0)
+    monkeypatch.setattr(tune, "is_own", lambda plan: plan != "library")
+    monkeypatch.setattr(tune, "row_dict", lambda problem, plan, us: {"plan": plan, "us": us})
+    monkeypatch.setattr(tune, "time_arms", time_in_a_group)
+    regret, rows = tune.measure(case, None, 16, 1.0)
+    assert groups == [["slow", "second", "library", "best"], ["third", "broken", "last"], ["best", "second", "library"]]
+    assert [row["plan"] for row in rows] == ["best", "second", "library"]  # 3.00 of our own before 2.99: noise
+    assert regret == 4.5

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from gemmx.select.model import (
 )
 from gemmx.select.profiles import PROFILES, SMEM_PER_BLOCK, mma_rate, peak_flops, profile
 from gemmx.select.selector import WORKSPACE_LIMIT, choose, decide, slow_path_reason
+from gemmx.select.tables import SHIPPED, row_dict
 
 MANIFESTS = Path(__file__).parent.parent / "benchmarks" / "manifests"
 SPECS = {s.name: s for s in _C.kernels()}
@@ -151,6 +154,32 @@ def test_the_same_question_has_the_same_answer_in_any_order() -> None:
     first = [choose(p, device, only_built=False) for p in problems]
     again = [choose(p, device, only_built=False) for p in reversed(problems)]
     assert first == again[::-1]
+
+
+def test_the_models_own_choice_against_what_was_measured() -> None:
+    """docs/selection.md: rows of the H200's table whose time the table has for the plan that the model ranks first."""
+    device = profile("h200")
+    measured: dict[tuple[Any, ...], dict[str, float]] = {}
+    for entry in json.loads((SHIPPED / "nvidia-h200.json").read_text())["rows"]:
+        problem, plan = table_identity(entry)
+        measured.setdefault(problem, {})[plan] = entry["us"]
+    rows, ratios = 0, []
+    for row in ROWS:
+        problem = problem_of(row)
+        key, plan = table_identity(row_dict(problem, decide(problem, device, only_built=False).candidates[0].plan, 0.0))
+        rows += key in measured
+        if plan in measured.get(key, {}):
+            ratios.append(measured[key][plan] / min(measured[key].values()))
+    print(f"{len(ratios)} of {rows} rows: {geometric_mean(ratios):.3f}, at most {max(ratios):.3f}")
+    assert len(ratios) >= rows / 2
+    assert geometric_mean(ratios) < 1.03 and max(ratios) < 1.2
+
+
+def table_identity(entry: dict[str, Any]) -> tuple[tuple[Any, ...], str]:
+    """(the problem of a table's row, its plan)."""
+    return tuple(entry[c] for c in ("m", "n", "k", "batch", "dtypes", "majors", "epilogue", "align")), str(
+        entry["plan"]
+    )
 
 
 @pytest.mark.parametrize("n", [6144, 6152], ids=["by the table", "by the model"])

@@ -384,7 +384,7 @@ def _splits_in_cluster(kernel: KernelInfo, shape: Shape, machine: Machine, split
 
 def _sms_of_clusters(ctas: int, machine: Machine) -> int:
     """SMs that clusters of so many CTAs fill: larger ones leave some of a GPC over."""
-    return machine.sms if ctas <= 2 else int(machine.cal.cluster_fill * machine.sms)
+    return machine.sms if ctas <= 2 else max(1, int(machine.cal.cluster_fill * machine.sms))
 
 
 def _stream_k_us(kernel: KernelInfo, shape: Shape, machine: Machine) -> float:
