@@ -8,6 +8,9 @@
 //   by rows   any other 16-bit D with contiguous rows, two boxes at a time: whole 16-byte words of D, however oddly a
 //             row starts, and the 2 to 14 bytes at either end of it by elements
 //
+// C is read element by element or, with loads(), by TMA into the buffer that its box of D leaves from: the first two
+// boxes while the tile is still multiplied, each later one when the store before last has left its buffer.
+//
 // Without C and activation the loop over boxes is unrolled. With them it is rolled, so that the activations' code
 // exists once; registers have no run-time index, so that every box's copy out of the accumulators is a branch.
 //
@@ -18,6 +21,7 @@
 #include "device/bytes.cuh"
 #include "device/epilogue/linear_combination.cuh"
 #include "device/ptx/load_shared.cuh"
+#include "device/ptx/mbarrier.cuh"
 #include "device/ptx/stmatrix.cuh"
 #include "device/ptx/tma.cuh"
 #include "device/swizzle.cuh"
@@ -43,12 +47,32 @@ struct BoxStore {
   // Boxes overlap: not for a C that may be D itself, of which the second box would read what the first one wrote.
   static constexpr bool overlaps(int element_bytes) { return kN % store_box_columns(kN, element_bytes) != 0; }
 
+  // C by TMA: its descriptor, boxes as D's of 16-bit elements, nullptr where there is none; its batch; two barriers of
+  // the warp, which count a box's bytes.
+  struct CByTma {
+    const void* tensor_map;
+    int batch;
+    uint32_t barriers;
+  };
+
+  // Asks for the first boxes of C of a tile that run() will store, with the same arguments.
+  __device__ static __forceinline__ void load_first(const CByTma& c, int m, int n, uint32_t smem_buffers, int lane,
+                                                    uint32_t boxes) {
+    if (lane == 0) {
+      ptx::tma_store_wait_read<0>();
+#pragma unroll
+      for (int box = 0; box < kBuffers && box < Boxes<2>::kCount; ++box)
+        load_c(c, m, n, smem_buffers, box, boxes + box);
+    }
+    __syncwarp();
+  }
+
   // (m, n): the warp's first row and column in D; smem_buffers: kBytes, 1024-byte aligned. tensor_map: nullptr stores
   // by rows. `boxes` counts the boxes of this warp so far.
   __device__ static __forceinline__ void run(const EpilogueParams& e, const void* tensor_map, int batch, int m, int n,
                                              const float (&acc)[kN / 2], uint32_t smem_buffers, int lane,
-                                             uint32_t& boxes) {
-    const Place at{e, tensor_map, batch, m, n, smem_buffers, lane};
+                                             uint32_t& boxes, const CByTma& c = {nullptr, 0, 0}) {
+    const Place at{e, tensor_map, c, batch, m, n, smem_buffers, lane};
     if (e.c != nullptr || e.activation != Activation::none) {
       store_general(at, acc, boxes);
     } else if (e.d_dtype == DType::f32) {
@@ -64,7 +88,7 @@ struct BoxStore {
                                                      uint32_t& boxes) {
     EpilogueParams e;
     e.d_dtype = DType::f32;
-    store_plain<4>({e, tensor_map, slot, m, 0, smem_buffers, lane}, acc, boxes);
+    store_plain<4>({e, tensor_map, {nullptr, 0, 0}, slot, m, 0, smem_buffers, lane}, acc, boxes);
   }
 
   // Before the CTA ends, or its buffers are used otherwise.
@@ -77,6 +101,7 @@ struct BoxStore {
   struct Place {
     const EpilogueParams& e;
     const void* tensor_map;
+    CByTma c;
     int batch, m, n;
     uint32_t smem_buffers;
     int lane;
@@ -157,13 +182,22 @@ struct BoxStore {
           for (int j = 0; j < kValues; ++j) x[j] = __fmul_rn(at.e.alpha, acc[i / 2 + j]);
         }
       }
-      if (at.e.c != nullptr) add_c<kValues>(at.e, at.batch, at.m, n, at.lane, x);
+      if (at.c.tensor_map != nullptr) {
+        if (in_box == 0) {
+          buffer = at.smem_buffers + boxes % kBuffers * kBoxBytes;
+          ptx::mbarrier_wait(at.c.barriers + boxes % kBuffers * 8, boxes / kBuffers & 1);
+        }
+        add_loaded_c<kValues>(at.e, buffer, in_box / 8, at.lane, x);
+        __syncwarp();  // D takes C's place
+      } else if (at.e.c != nullptr) {
+        add_c<kValues>(at.e, at.batch, at.m, n, at.lane, x);
+      }
       if (at.e.bias != nullptr) {
 #pragma unroll
         for (int j = 0; j < kStep / 8; ++j) add_bias(bias[0], 8 * j, at.lane, x + 4 * j);
       }
       activate_all(x, at.e);
-      if (in_box == 0) buffer = wait_for_buffer(at, box, boxes);
+      if (in_box == 0 && at.c.tensor_map == nullptr) buffer = wait_for_buffer(at, box, boxes);
 #pragma unroll
       for (int j = 0; j < kStep / 8; j += 2) {
         if (f32) {
@@ -199,6 +233,10 @@ struct BoxStore {
       ptx::fence_proxy_async();
       __syncwarp();
       if (at.lane == 0) {
+        if (at.c.tensor_map != nullptr && box > 0 && box + 1 < Boxes::kCount) {
+          ptx::tma_store_wait_read<0>();
+          load_c(at.c, at.m, at.n, at.smem_buffers, box + 1, boxes + 1);
+        }
         ptx::tma_store(at.tensor_map, buffer, at.n + Boxes::first(box), at.m, at.batch);
         ptx::tma_store_commit();
       }
@@ -207,6 +245,35 @@ struct BoxStore {
       if (box % kBuffers != kBuffers - 1 && box != Boxes::kCount - 1) return;
       __syncwarp();
       store_rows(at, box - box % kBuffers);
+    }
+  }
+
+  // One thread. The `count`-th box of this warp, `box` of its tile.
+  __device__ static __forceinline__ void load_c(const CByTma& c, int m, int n, uint32_t smem_buffers, int box,
+                                                uint32_t count) {
+    const uint32_t barrier = c.barriers + count % kBuffers * 8;
+    ptx::mbarrier_arrive_expect_tx(barrier, kRows * Boxes<2>::kColumns * 2);
+    const int column = box * Boxes<2>::kColumns;  // boxes with C do not overlap
+    ptx::tma_load(smem_buffers + count % kBuffers * kBoxBytes, c.tensor_map, barrier, n + column, m, c.batch,
+                  ptx::kEvictFirst);
+  }
+
+  // Adds C from the buffer; x as in add_c(), its first column is the 16-byte chunk `chunk` of the box.
+  template <int kValues>
+  __device__ static __forceinline__ void add_loaded_c(const EpilogueParams& e, uint32_t buffer, int chunk, int lane,
+                                                      float (&x)[kValues]) {
+    constexpr int kChunks = Boxes<2>::kChunks;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = lane / 4 + 8 * half;
+#pragma unroll
+      for (int j = 0; j < kValues / 4; ++j) {
+        const int at = swizzled_chunk(row, chunk + j, kChunks);
+        const uint32_t bits = ptx::load_shared_4(buffer + (row * kChunks + at) * 16 + lane % 4 * 4);
+        float* const to = x + 4 * j + 2 * half;
+        to[0] = __fmaf_rn(e.beta, half_as_float(bits, e.c_dtype), to[0]);
+        to[1] = __fmaf_rn(e.beta, half_as_float(bits >> 16, e.c_dtype), to[1]);
+      }
     }
   }
 

@@ -15,6 +15,12 @@ __device__ __forceinline__ uint4 load_shared_16(uint32_t address) {
   return x;
 }
 
+__device__ __forceinline__ uint32_t load_shared_4(uint32_t address) {
+  uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address));
+  return x;
+}
+
 __device__ __forceinline__ uint16_t load_shared_2(uint32_t address) {
   uint16_t x;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(address));

@@ -84,6 +84,7 @@ enum class Output : uint8_t {
 
 struct GemmParams {
   CUtensorMap a, b, d;
+  CUtensorMap c;                    // in boxes of D, with c_by_tma
   CUtensorMap partial;              // stream-K's partial tiles [slot * CTAs of a cluster][rows][columns], fp32
   float* partial_tiles;             // the same
   device::EpilogueParams epilogue;  // in D's rows and columns, not the kernel's
@@ -97,6 +98,8 @@ struct GemmParams {
   int splits;             // cuts of K
   bool batch_a, batch_b;  // 0: one matrix for all batches
   Output output;
+  bool c_by_tma;                // 16-bit C and D, whole tiles
+  bool batch_c;                 // as batch_a
   uint64_t policy_a, policy_b;  // L2 cache hints
 };
 
@@ -106,6 +109,7 @@ struct SharedStorage {
   unsigned char stages[Config::kStages][Mainloop::kStageBytes];
   unsigned char epilogue[4 * Config::kWarpgroups][Config::kEpilogueBytesOfWarp];
   alignas(128) device::Ring<Config::kStages> ring;
+  uint64_t c_full[4 * Config::kWarpgroups][2];  // of the boxes of C that have landed
 };
 
 // Where this CTA stands in its cluster and the cluster in the grid.
@@ -279,6 +283,13 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
         continue;
       }
     }
+    const auto box_of_c = [&](int batch) {
+      const auto barriers = static_cast<uint32_t>(__cvta_generic_to_shared(shared.c_full[warpgroup * 4 + warp]));
+      return typename Box::CByTma{p.c_by_tma ? &p.c : nullptr, p.batch_c ? batch : 0, barriers};
+    };
+    if constexpr (kBoxes) {
+      if (p.c_by_tma) Box::load_first(box_of_c(w.batch), w.m + first_row + 16 * warp, w.n, smem_buffer, lane, boxes);
+    }
     if (Config::kPingpong && !first) named_barrier_sync(kTurn + warpgroup, 2 * 128);
     Mainloop::run(acc, shared.ring, smem_stages, at, w.k_tiles, first_row, lane, place.first, [&] {
       if (Config::kPingpong && work.any()) named_barrier_arrive(kTurn + turn, 2 * 128);
@@ -309,8 +320,10 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
         device::TransposedStore<Config::kTileN>::run(p.epilogue, w.plane, w.n, w.m + row, acc[block], lane);
       } else if (kBoxes && p.output != Output::general) {
         if constexpr (kBoxes) {
+          const auto c = box_of_c(w.batch);
+          if (block > 0 && p.c_by_tma) Box::load_first(c, w.m + row, w.n, smem_buffer, lane, boxes);
           Box::run(p.epilogue, p.output == Output::tma ? &p.d : nullptr, w.plane, w.m + row, w.n, acc[block],
-                   smem_buffer, lane, boxes);
+                   smem_buffer, lane, boxes, c);
         }
       } else {
         Staged::run(p.epilogue, w.plane, w.m + row, w.n, acc[block], reinterpret_cast<float*>(buffer), lane);
@@ -342,6 +355,14 @@ __global__ void __launch_bounds__(Config::kThreads, 1) gemm_kernel(const __grid_
     device::ptx::tma_prefetch_descriptor(&p.a);
     device::ptx::tma_prefetch_descriptor(&p.b);
     shared.ring.init(1, Config::kReaders * Config::kCtas);
+    if (p.c_by_tma) {
+      for (auto& warp : shared.c_full) {
+        for (uint64_t& barrier : warp) {
+          device::ptx::mbarrier_init(static_cast<uint32_t>(__cvta_generic_to_shared(&barrier)), 1);
+        }
+      }
+      device::ptx::mbarrier_init_fence();
+    }
     if (p.output == Output::tma) device::ptx::tma_prefetch_descriptor(&p.d);
   }
   // No CTA may load into, or arrive at, another whose barriers are not there yet.

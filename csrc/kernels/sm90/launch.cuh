@@ -62,6 +62,9 @@ struct Launcher {
                     : stores_by_rows(written) ? Output::rows
                                               : Output::general;
     params.d = params.output == Output::tma ? encode_d(spec, written) : CUtensorMap{};
+    params.c_by_tma = params.output == Output::tma && plan.schedule != Schedule::stream_k && loads_c_by_tma(written);
+    params.batch_c = p.c.batch_stride != 0;
+    params.c = params.c_by_tma ? encode_c(spec, written) : CUtensorMap{};
     state->cluster = Config::kCtas * (in_cluster ? splits : 1);
     const int resident = resident_clusters(spec, state->cluster, device);
     set_schedule(p, plan, splits, in_cluster, resident, params);
@@ -109,6 +112,7 @@ struct Launcher {
     const auto epilogue = device::make_epilogue_params(p, o);
     void* const partial_tiles = scratch + state.packed.a + state.packed.b;
     if (params.output == Output::tma) set_address(spec.name, params.d, state.partials ? partial_tiles : o.d);
+    if (params.c_by_tma) set_address(spec.name, params.c, o.c);
     params.epilogue = state.partials ? device::make_partial_params(p, partial_tiles) : epilogue;
     const auto* const partials = static_cast<const float*>(partial_tiles);
     const bool cut_tiles = params.stream_k.tiles > 0;
@@ -222,6 +226,16 @@ struct Launcher {
 
   static bool stores_by_rows(const Problem& p) {
     return kBoxes && p.d.major == Major::n && p.d.col_stride == 1 && size_of(p.d.dtype) == 2;
+  }
+
+  // C beside a 16-bit D that leaves by TMA, whose boxes do not overlap then.
+  static bool loads_c_by_tma(const Problem& p) {
+    return kBoxes && p.has_c() && size_of(p.c.dtype) == 2 && size_of(p.d.dtype) == 2 && p.c.major == Major::n &&
+           tma_reads(p.c);
+  }
+
+  static CUtensorMap encode_c(const KernelSpec& spec, const Problem& p) {
+    return encode_tensor_map(spec.name, p.c, p.n, p.m, p.batch, {device::store_box_columns(Config::kTileN, 2), 16});
   }
 
   static CUtensorMap encode_d(const KernelSpec& spec, const Problem& p) {

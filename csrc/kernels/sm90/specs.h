@@ -39,9 +39,10 @@ constexpr int consumer_warps(const Row& r) { return 4 * r.warpgroups; }
 
 constexpr int stage_bytes(const Row& r) { return (r.tile.m + r.tile.n) * r.tile.k * 2; }
 
-// Dynamic shared memory: stages, the epilogue's buffers, the ring's barriers.
+// Dynamic shared memory: stages, the epilogue's buffers, the barriers of the ring and of C's boxes.
 constexpr int smem_bytes(const Row& r) {
-  return r.stages * stage_bytes(r) + consumer_warps(r) * epilogue_bytes_of_warp(r) + round_up(r.stages * 16, 128);
+  return r.stages * stage_bytes(r) + consumer_warps(r) * epilogue_bytes_of_warp(r) +
+         round_up((r.stages + consumer_warps(r)) * 16, 128);
 }
 
 constexpr int threads(const Row& r) { return 128 * (r.warpgroups + 1); }  // and a warpgroup of producers
