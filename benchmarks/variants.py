@@ -4,6 +4,7 @@
     python benchmarks/variants.py --kernels 'sm90.*kk' --shapes 4096x4096x4096,16x4096x4096
     python benchmarks/variants.py --kernels sm80 --shapes 16x4096x14336 --splits 1,2,4,8 --json out.json
     python benchmarks/variants.py --kernels 'sm90.*128x256' --shapes 512x28672x4096 --stream-k
+    python benchmarks/variants.py --kernels 'sm90.*128x128' --shapes 4096x8192x2048 --epilogue residual --dtype f16
 
 Every kernel whose name matches and that takes the problem is an arm; with --splits, once per number of splits
 it supports, with --stream-k once more in that schedule. Majors as in kernel names: A's, then B's.
@@ -35,20 +36,22 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", required=True, help="comma-separated MxNxK or BATCHxMxNxK")
     parser.add_argument("--majors", default="kk", help="majors of A (k, m) and B (k, n); default kk, the linear layer")
     parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16", "f32"))
+    parser.add_argument("--epilogue", default="none", help="as in a manifest, e.g. bias+silu or residual; default none")
     parser.add_argument("--splits", default="1", help="comma-separated numbers of splits of K; default 1")
     parser.add_argument("--stream-k", action="store_true", help="also the schedule stream_k, of kernels that have it")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     return parser.parse_args()
 
 
-def shape_row(shape: str, majors: str, dtype: str) -> Row:
-    """A plain product as a manifest row."""
+def shape_row(shape: str, majors: str, dtype: str, epilogue: str = "none") -> Row:
+    """A product with that epilogue as a manifest row; C of a residual has the inputs' dtype."""
     sizes = [int(part) for part in shape.split("x")]
     if len(sizes) not in (3, 4):
         raise SystemExit(f"--shapes: got {shape}; it takes MxNxK or BATCHxMxNxK")
     batch, m, n, k = [1, *sizes][-4:]
-    return Row("variants", shape, m, n, k, batch, majors[0], majors[1], "n", dtype, dtype, "", dtype, "f32", 1.0, 0.0,
-               "none", "none", 0, 0, 0, 0, 16, 64, "", 1.0)  # fmt: skip
+    residual = "residual" in epilogue.split("+")
+    return Row("variants", shape, m, n, k, batch, majors[0], majors[1], "n", dtype, dtype, dtype if residual else "",
+               dtype, "f32", 1.0, float(residual), epilogue, "none", 0, 0, 0, 0, 16, 64, "", 1.0)  # fmt: skip
 
 
 def requests(pattern: str, splits: list[int], stream_k: bool, device: Any) -> dict[str, dict[str, Any]]:
@@ -123,7 +126,7 @@ def main() -> int:
     torch.manual_seed(0)
     entries: list[dict[str, Any]] = []
     for shape in options.shapes.split(","):
-        row = shape_row(shape, options.majors, options.dtype)
+        row = shape_row(shape, options.majors, options.dtype, options.epilogue)
         with torch_precision(row.compute):
             measured = measure(row, candidates, device)
         print_shape(row, measured)

@@ -397,6 +397,8 @@ def test_variants_shapes_and_requests() -> None:
         "f16",
     )
     assert variants.shape_row("3x16x64x128", "kk", "bf16").batch == 3
+    with_c = variants.shape_row("16x64x128", "kk", "f16", "bias+residual")
+    assert (with_c.dtype_c, with_c.beta, with_c.epilogue) == ("f16", 1.0, "bias+residual")
     with pytest.raises(SystemExit, match="MxNxK"):
         variants.shape_row("16x4096", "kk", "bf16")
     assert variants.requests("no kernel has this name", [1], True, SimpleNamespace(capability=90)) == {}

@@ -47,9 +47,10 @@ struct BoxStore {
   // Boxes overlap: not for a C that may be D itself, of which the second box would read what the first one wrote.
   static constexpr bool overlaps(int element_bytes) { return kN % store_box_columns(kN, element_bytes) != 0; }
 
-  // C by TMA: its descriptor, boxes as D's of 16-bit elements, nullptr where there is none; its batch; two barriers of
-  // the warp, which count a box's bytes.
+  // C by TMA where `loads`: its descriptor, boxes as D's of 16-bit elements; its batch; two barriers of the warp, which
+  // count a box's bytes.
   struct CByTma {
+    bool loads;
     const void* tensor_map;
     int batch;
     uint32_t barriers;
@@ -71,7 +72,7 @@ struct BoxStore {
   // by rows. `boxes` counts the boxes of this warp so far.
   __device__ static __forceinline__ void run(const EpilogueParams& e, const void* tensor_map, int batch, int m, int n,
                                              const float (&acc)[kN / 2], uint32_t smem_buffers, int lane,
-                                             uint32_t& boxes, const CByTma& c = {nullptr, 0, 0}) {
+                                             uint32_t& boxes, const CByTma& c = {false, nullptr, 0, 0}) {
     const Place at{e, tensor_map, c, batch, m, n, smem_buffers, lane};
     if (e.c != nullptr || e.activation != Activation::none) {
       store_general(at, acc, boxes);
@@ -88,7 +89,7 @@ struct BoxStore {
                                                      uint32_t& boxes) {
     EpilogueParams e;
     e.d_dtype = DType::f32;
-    store_plain<4>({e, tensor_map, {nullptr, 0, 0}, slot, m, 0, smem_buffers, lane}, acc, boxes);
+    store_plain<4>({e, tensor_map, {false, nullptr, 0, 0}, slot, m, 0, smem_buffers, lane}, acc, boxes);
   }
 
   // Before the CTA ends, or its buffers are used otherwise.
@@ -182,7 +183,7 @@ struct BoxStore {
           for (int j = 0; j < kValues; ++j) x[j] = __fmul_rn(at.e.alpha, acc[i / 2 + j]);
         }
       }
-      if (at.c.tensor_map != nullptr) {
+      if (at.c.loads) {
         if (in_box == 0) {
           buffer = at.smem_buffers + boxes % kBuffers * kBoxBytes;
           ptx::mbarrier_wait(at.c.barriers + boxes % kBuffers * 8, boxes / kBuffers & 1);
@@ -197,7 +198,7 @@ struct BoxStore {
         for (int j = 0; j < kStep / 8; ++j) add_bias(bias[0], 8 * j, at.lane, x + 4 * j);
       }
       activate_all(x, at.e);
-      if (in_box == 0 && at.c.tensor_map == nullptr) buffer = wait_for_buffer(at, box, boxes);
+      if (in_box == 0 && !at.c.loads) buffer = wait_for_buffer(at, box, boxes);
 #pragma unroll
       for (int j = 0; j < kStep / 8; j += 2) {
         if (f32) {
@@ -233,7 +234,7 @@ struct BoxStore {
       ptx::fence_proxy_async();
       __syncwarp();
       if (at.lane == 0) {
-        if (at.c.tensor_map != nullptr && box > 0 && box + 1 < Boxes::kCount) {
+        if (at.c.loads && box > 0 && box + 1 < Boxes::kCount) {
           ptx::tma_store_wait_read<0>();
           load_c(at.c, at.m, at.n, at.smem_buffers, box + 1, boxes + 1);
         }

@@ -29,6 +29,7 @@
 #include "core/splits.h"
 #include "device/epilogue/box_store.cuh"
 #include "device/epilogue/cluster_reduce.cuh"
+#include "device/epilogue/eights_store.cuh"
 #include "device/epilogue/staged_store.cuh"
 #include "device/epilogue/transposed_store.cuh"
 #include "device/mainloop/wgmma_mainloop.cuh"
@@ -49,6 +50,7 @@ struct Config {
   static constexpr bool kSwap = kRow.operands == OperandOrder::swap_ab;
   static constexpr bool kKMajorA = (kSwap ? kRow.major_b : kRow.major_a) == Major::k;
   static constexpr bool kKMajorB = (kSwap ? kRow.major_a : kRow.major_b) == Major::k;
+  static constexpr bool kEights = kRow.loads == Loads::eights;
   static constexpr bool kPingpong = kRow.consumers == Consumers::pingpong;
   static constexpr int kWarpgroups = kRow.warpgroups;
   static constexpr int kRowsOfWarpgroup = kPingpong ? kTileM : kTileM / kWarpgroups;
@@ -70,6 +72,8 @@ struct Config {
 
   static_assert(kRowsOfWarpgroup % 64 == 0, "a warpgroup's share of the tile is whole blocks of 64 rows");
   static_assert(kClusterM == 1 || kClusterN == 1, "clusters share one operand");
+  static_assert(!kEights || (kRowsOfWarpgroup == 64 && kTileN == 64 && !kSwap && kCtas == 1 && kKMajorA && kKMajorB),
+                "EightsStore takes tiles of 64 x 64");
   static_assert(cut_unit(2) % kTileK == 0, "cuts of K are whole K tiles");
   static_assert(kWarpgroups >= 1 && kWarpgroups <= 3, "1 to 3 consumer warpgroups");
 };
@@ -82,8 +86,20 @@ enum class Output : uint8_t {
   cluster,  // split-K partials meet in the cluster, then the general epilogue
 };
 
+// The operands for TMA.
+template <bool kEights>
+struct OperandMaps {
+  CUtensorMap a, b;
+};
+template <>
+struct OperandMaps<true> {
+  CUtensorMap a[8], b[8];
+  int shift_a[8], shift_b[8];  // columns of each matrix before its first element of K
+  int count_a, count_b;        // of the eight that have rows
+};
+
 struct GemmParams {
-  CUtensorMap a, b, d;
+  CUtensorMap d;
   CUtensorMap c;                    // in boxes of D, with c_by_tma
   CUtensorMap partial;              // stream-K's partial tiles [slot * CTAs of a cluster][rows][columns], fp32
   float* partial_tiles;             // the same
@@ -101,6 +117,11 @@ struct GemmParams {
   bool c_by_tma;                // 16-bit C and D, whole tiles
   bool batch_c;                 // as batch_a
   uint64_t policy_a, policy_b;  // L2 cache hints
+};
+
+template <class Config>
+struct KernelParams : GemmParams {
+  OperandMaps<Config::kEights> maps;
 };
 
 template <class Config>
@@ -205,22 +226,22 @@ struct WorkLoop {
 
 // One thread, operands swapped: the weights are the kernel's A.
 template <class Config>
-__device__ __forceinline__ void prefetch_weights(const GemmParams& p, const Place<Config>& place) {
+__device__ __forceinline__ void prefetch_weights(const KernelParams<Config>& p, const Place<Config>& place) {
   WorkLoop<Config> work(p, place);
   if (!work.any()) return;
   const WorkTile w = work.take();
   const int stages = min(p.prefetched, w.k_tiles);
   int k = w.k_begin * Config::kTileK;
   for (int i = 0; i < stages; ++i, k += Config::kTileK) {
-    device::WgmmaMainloop<Config>::TileA::template prefetch<Config::kClusterN>(&p.a, w.m, k, p.batch_a ? w.batch : 0,
-                                                                               place.n);
+    device::WgmmaMainloop<Config>::TileA::template prefetch<Config::kClusterN>(&p.maps.a, w.m, k,
+                                                                               p.batch_a ? w.batch : 0, place.n);
   }
 }
 
 // One thread.
 template <class Config>
-__device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Config>& shared, const Place<Config>& place,
-                                        uint32_t smem_stages) {
+__device__ __forceinline__ void produce(const KernelParams<Config>& p, SharedStorage<Config>& shared,
+                                        const Place<Config>& place, uint32_t smem_stages) {
   using Mainloop = device::WgmmaMainloop<Config>;
   using TileA = typename Mainloop::TileA;
   using TileB = typename Mainloop::TileB;
@@ -235,10 +256,16 @@ __device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Confi
       const uint32_t barrier = shared.ring.full_address(at.stage);
       const uint32_t stage = smem_stages + at.stage * Mainloop::kStageBytes;
       device::ptx::mbarrier_arrive_expect_tx(barrier, p.stage_bytes);
-      TileA::template load<Config::kClusterN>(&p.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
-                                              p.policy_a);
-      TileB::template load<Config::kClusterM>(&p.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
-                                              place.group_mask(), p.policy_b);
+      if constexpr (Config::kEights) {
+        TileA::load_eights(p.maps.a, p.maps.shift_a, p.maps.count_a, stage, barrier, w.m, k, p.policy_a);
+        TileB::load_eights(p.maps.b, p.maps.shift_b, p.maps.count_b, stage + TileA::kBytes, barrier, w.n, k,
+                           p.policy_b);
+      } else {
+        TileA::template load<Config::kClusterN>(&p.maps.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
+                                                p.policy_a);
+        TileB::template load<Config::kClusterM>(&p.maps.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
+                                                place.group_mask(), p.policy_b);
+      }
     }
   }
 }
@@ -285,7 +312,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
     }
     const auto box_of_c = [&](int batch) {
       const auto barriers = static_cast<uint32_t>(__cvta_generic_to_shared(shared.c_full[warpgroup * 4 + warp]));
-      return typename Box::CByTma{p.c_by_tma ? &p.c : nullptr, p.batch_c ? batch : 0, barriers};
+      return typename Box::CByTma{p.c_by_tma, &p.c, p.batch_c ? batch : 0, barriers};
     };
     if constexpr (kBoxes) {
       if (p.c_by_tma) Box::load_first(box_of_c(w.batch), w.m + first_row + 16 * warp, w.n, smem_buffer, lane, boxes);
@@ -316,6 +343,8 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
         } else {
           Box::put_partial(&p.partial, w.slot, row, acc[block], smem_buffer, lane, boxes);
         }
+      } else if constexpr (Config::kEights) {
+        device::EightsStore::run(p.epilogue, w.plane, w.m, w.n, acc[block], warp, lane);
       } else if constexpr (Config::kSwap) {
         device::TransposedStore<Config::kTileN>::run(p.epilogue, w.plane, w.n, w.m + row, acc[block], lane);
       } else if (kBoxes && p.output != Output::general) {
@@ -342,7 +371,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
 }
 
 template <class Config>
-__global__ void __launch_bounds__(Config::kThreads, 1) gemm_kernel(const __grid_constant__ GemmParams p) {
+__global__ void __launch_bounds__(Config::kThreads, 1) gemm_kernel(const __grid_constant__ KernelParams<Config> p) {
   static_assert(sizeof(SharedStorage<Config>) == Config::kSmemBytes, "smem_bytes() of specs.h must be what is used");
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
@@ -352,8 +381,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1) gemm_kernel(const __grid_
   const bool in_cluster = Config::kCtas > 1 || p.output == Output::cluster;
 
   if (threadIdx.x == 0) {
-    device::ptx::tma_prefetch_descriptor(&p.a);
-    device::ptx::tma_prefetch_descriptor(&p.b);
+    device::ptx::tma_prefetch_descriptor(&p.maps.a);
+    device::ptx::tma_prefetch_descriptor(&p.maps.b);
     shared.ring.init(1, Config::kReaders * Config::kCtas);
     if (p.c_by_tma) {
       for (auto& warp : shared.c_full) {

@@ -8,7 +8,9 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
+#include "kernels/sm90/eights.h"
 #include "kernels/sm90/gemm.cuh"
 #include "kernels/sm90/pack.cuh"
 #include "kernels/sm90/reduce.h"
@@ -25,9 +27,12 @@ template <class Config>
 struct Launcher {
   static constexpr auto kKernel = gemm_kernel<Config>;
 
+  struct NoMaps {};
+
   // What prepare() works out and every run() starts from.
   struct State {
-    GemmParams params;
+    KernelParams<Config> params;
+    std::conditional_t<Config::kEights, EightsMaps, NoMaps> eights_a, eights_b;
     int cluster;  // CTAs
     int ctas;
     bool partials;       // of splits go to the workspace, and a second launch adds them
@@ -39,7 +44,7 @@ struct Launcher {
 
   static Prepared prepare(const KernelSpec& spec, const Problem& p, const Plan& plan, const Device& device) {
     auto state = std::make_shared<State>();
-    GemmParams& params = state->params;
+    KernelParams<Config>& params = state->params;
     const int splits = std::max(plan.splits, 1);
     if (splits > max_splits(p.k, 2)) {
       throw std::runtime_error(std::string(spec.name) + ": the plan has " + std::to_string(splits) +
@@ -47,13 +52,17 @@ struct Launcher {
     }
     check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSmemBytes), spec.name,
           "raising the shared-memory limit");
-    state->packed = packed_bytes(spec, p);
+    state->packed = Config::kEights ? PackedBytes{} : packed_bytes(spec, p);
     Problem read = p;  // as the kernel reads it
     if (state->packed.a > 0)
       state->pack_a = pack_operand(read.a, spec.major_a == Major::k, p.m, read.a.row_stride, read.a.col_stride, p);
     if (state->packed.b > 0)
       state->pack_b = pack_operand(read.b, spec.major_b == Major::k, p.n, read.b.col_stride, read.b.row_stride, p);
-    encode(spec, read, params);
+    if constexpr (Config::kEights) {
+      encode_eights(spec, p, *state);
+    } else {
+      encode(spec, read, params);
+    }
     const bool in_cluster = reduces_in_cluster(spec, p, splits, device);
     state->partials = splits > 1 && !in_cluster;
     const Problem written = state->partials ? partial_problem(p, splits) : p;
@@ -98,7 +107,7 @@ struct Launcher {
   static void run(const KernelSpec& spec, const Problem& p, const Plan&, const void* prepared, const Operands& o,
                   Workspace workspace, Stream stream) {
     const State& state = *static_cast<const State*>(prepared);
-    GemmParams params = state.params;
+    KernelParams<Config> params = state.params;
     auto* const scratch = static_cast<unsigned char*>(workspace.data);
     const void* a = o.a;
     const void* b = o.b;
@@ -107,8 +116,13 @@ struct Launcher {
       if (state.packed.a > 0) a = scratch;
       if (state.packed.b > 0) b = scratch + state.packed.a;
     }
-    set_address(spec.name, params.a, Config::kSwap ? b : a);
-    set_address(spec.name, params.b, Config::kSwap ? a : b);
+    if constexpr (Config::kEights) {
+      state.eights_a.at(spec.name, a, p.a.row_stride, params.maps.a, params.maps.shift_a);
+      state.eights_b.at(spec.name, b, p.b.col_stride, params.maps.b, params.maps.shift_b);
+    } else {
+      set_address(spec.name, params.maps.a, Config::kSwap ? b : a);
+      set_address(spec.name, params.maps.b, Config::kSwap ? a : b);
+    }
     const auto epilogue = device::make_epilogue_params(p, o);
     void* const partial_tiles = scratch + state.packed.a + state.packed.b;
     if (params.output == Output::tma) set_address(spec.name, params.d, state.partials ? partial_tiles : o.d);
@@ -184,20 +198,33 @@ struct Launcher {
                              {device::kSwizzleElements, rows});
   }
 
-  static void encode(const KernelSpec& spec, const Problem& p, GemmParams& params) {
+  static void encode(const KernelSpec& spec, const Problem& p, KernelParams<Config>& params) {
     using Mainloop = device::WgmmaMainloop<Config>;
     const Matrix& a = Config::kSwap ? p.b : p.a;
     const Matrix& b = Config::kSwap ? p.a : p.b;
     const auto [m, n] = extents(p);
     params.stage_bytes = 0;
-    params.a = encode_operand<typename Mainloop::TileA, Config::kClusterN>(spec, a, Config::kKMajorA, m, p,
-                                                                           params.stage_bytes);
-    params.b = encode_operand<typename Mainloop::TileB, Config::kClusterM>(spec, b, Config::kKMajorB, n, p,
-                                                                           params.stage_bytes);
+    params.maps.a = encode_operand<typename Mainloop::TileA, Config::kClusterN>(spec, a, Config::kKMajorA, m, p,
+                                                                                params.stage_bytes);
+    params.maps.b = encode_operand<typename Mainloop::TileB, Config::kClusterM>(spec, b, Config::kKMajorB, n, p,
+                                                                                params.stage_bytes);
     params.batch_a = a.batch_stride != 0;
     params.batch_b = b.batch_stride != 0;
     params.k = static_cast<int>(p.k);
     params.batch = static_cast<int>(p.batch);
+  }
+
+  static void encode_eights(const KernelSpec& spec, const Problem& p, State& state) {
+    KernelParams<Config>& params = state.params;
+    state.eights_a = EightsMaps(spec.name, p.a, p.m, p.k, p.a.row_stride, Config::kTileM / 8);
+    state.eights_b = EightsMaps(spec.name, p.b, p.n, p.k, p.b.col_stride, Config::kTileN / 8);
+    params.maps.count_a = state.eights_a.count;
+    params.maps.count_b = state.eights_b.count;
+    const int rows = state.eights_a.count * state.eights_a.box_rows + state.eights_b.count * state.eights_b.box_rows;
+    params.stage_bytes = static_cast<uint32_t>(rows * Config::kTileK * 2);
+    params.batch_a = params.batch_b = false;
+    params.k = static_cast<int>(p.k);
+    params.batch = 1;
   }
 
   static constexpr bool kBoxes = !Config::kSwap && device::BoxStore<Config::kTileN>::kAvailable;
@@ -339,7 +366,7 @@ struct Launcher {
     return config;
   }
 
-  static void launch(const KernelSpec& spec, const State& state, GemmParams& params, Stream stream) {
+  static void launch(const KernelSpec& spec, const State& state, KernelParams<Config>& params, Stream stream) {
     cudaLaunchAttribute attributes[2];
     const cudaLaunchConfig_t config = launch_config(state.ctas, state.cluster, state.starts_early, attributes, stream);
     check(cudaLaunchKernelEx(&config, kKernel, params), spec.name, "launch");

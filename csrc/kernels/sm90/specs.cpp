@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "core/splits.h"
 #include "device/scheduler/stream_k.cuh"
@@ -70,6 +71,20 @@ std::string supports(const KernelSpec& s, const Problem& p, const Device& device
   if (p.b.major == Major::none) as_majors.b.major = s.major_b;
   if (std::string r = supports_common(s, as_majors, device); !r.empty()) return r;
   return check_extents(s, p, device.sm_count);
+}
+
+std::string supports_eights(const KernelSpec& s, const Problem& p, const Device& device) {
+  if (std::string r = supports_common(s, p, device); !r.empty()) return r;
+  if (std::string r = check_extents(s, p, device.sm_count); !r.empty()) return r;
+  if (p.batch != 1) return "reads every eighth row of two matrices by TMA, got a batch of " + std::to_string(p.batch);
+  const int64_t limit = kMaxStrideBytes / (8 * kElementBytes);
+  for (const auto& [name, x] : {std::pair{"a", &p.a}, std::pair{"b", &p.b}}) {
+    if (x->leading_dimension() <= 0 || x->leading_dimension() >= limit) {
+      return "reads every eighth row of " + std::string(name) + " by TMA, which needs a row stride between 1 and " +
+             std::to_string(limit - 1) + " elements, got " + std::to_string(x->leading_dimension());
+    }
+  }
+  return {};
 }
 
 // Packed operands, then fp32 partials: [split][batch][M][N], which are not needed where the device runs all clusters

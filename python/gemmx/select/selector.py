@@ -12,7 +12,7 @@ cache calls it once per Problem.
 from __future__ import annotations
 
 import atexit
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from gemmx import _C
@@ -102,13 +102,15 @@ def _plans(problem: _C.Problem, kernel: KernelInfo, shape: Shape, machine: Machi
     return plans
 
 
-def _best_of_kernel(
+def _plans_of_kernel(
     problem: _C.Problem, device: _C.Device, kernel: KernelInfo, shape: Shape, machine: Machine
-) -> Candidate | None:
-    """The kernel's fastest plan by the model; None when no plan answers the request or fits the workspace."""
+) -> Iterator[Candidate]:
+    """The kernel's plans that answer the request and fit the workspace, the fastest by the model first."""
     plans = _plans(problem, kernel, shape, machine)
     if kernel.is_library:
-        return Candidate(kernel, _C.Plan(kernel.name, *plans[0]), library_estimate(shape, machine)) if plans else None
+        if plans:
+            yield Candidate(kernel, _C.Plan(kernel.name, *plans[0]), library_estimate(shape, machine))
+        return
     order = tile_order(kernel, shape, machine)
     ranked = sorted(
         ((kernel_estimate(kernel, shape, machine, schedule=s, splits=n, order=order), s, n) for s, n in plans),
@@ -118,8 +120,7 @@ def _best_of_kernel(
         plan = _C.Plan(kernel.name, schedule, splits, order.raster, order.swizzle)
         asked = problem.schedule == schedule or problem.kernel == kernel.name
         if asked or _C.workspace_size(kernel.name, problem, plan, device) <= WORKSPACE_LIMIT:
-            return Candidate(kernel, plan, estimate)
-    return None
+            yield Candidate(kernel, plan, estimate)
 
 
 def _refusals(
@@ -212,7 +213,7 @@ def _candidates(
     for kernel in kernel_infos():
         if reasons[kernel.name]:
             continue
-        best = _best_of_kernel(problem, device, kernel, shape, machine)
+        best = next(_plans_of_kernel(problem, device, kernel, shape, machine), None)
         if best is None:
             reasons[kernel.name] = _unanswered(problem)
         else:
@@ -225,6 +226,15 @@ def _candidates(
 def _unanswered(problem: _C.Problem) -> str:
     asked = f"schedule {problem.schedule}" + (f" with {problem.splits} splits" if problem.splits else "")
     return f"has no plan for {asked} within {WORKSPACE_LIMIT >> 20} MiB of workspace"
+
+
+def every_plan(problem: _C.Problem, device: _C.Device) -> list[Candidate]:
+    """All plans that decide() chooses among, the fastest by the model first: what benchmarks/tune.py measures."""
+    shape, machine = shape_of(problem), machine_of(device)
+    reasons = _refusals(problem, device, (), only_built=True)
+    usable = [kernel for kernel in kernel_infos() if not reasons[kernel.name]]
+    plans = [c for kernel in usable for c in _plans_of_kernel(problem, device, kernel, shape, machine)]
+    return sorted(plans, key=lambda c: (*c.rank, c.plan.schedule, c.plan.splits))
 
 
 def choose(
