@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the result tables and the plot of README.md and docs/ from benchmarks/results.
+"""Writes the result tables and plots of README.md and docs/ from benchmarks/results.
 
-    python benchmarks/report.py            rewrites the marked blocks and docs/img/<gpu>.svg
+    python benchmarks/report.py            rewrites the marked blocks, docs/img/<gpu>.svg and <gpu>-bandwidth.svg
     python benchmarks/report.py --check    exit code 1, with a sentence per stale block, when something is out of date
 
 A block lies between two markers; what stands there is replaced:
@@ -10,6 +10,10 @@ A block lies between two markers; what stands there is replaced:
     <!-- end:results -->
     <!-- begin:rows nvidia-h200 dense -->   one line per row of a suite
     <!-- end:rows -->
+    <!-- begin:chain nvidia-h200 -->        one line per M of the chain of decode layers
+    <!-- end:chain -->
+    <!-- begin:bandwidth nvidia-h200 -->    the plot of GB/s over the weight's size, from suite decode
+    <!-- end:bandwidth -->
 """
 
 from __future__ import annotations
@@ -21,14 +25,19 @@ import math
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from gemmx.bench.results import Document, Summary, read, summarise
+from gemmx.bench.stats import weighted_geomean
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/benchmarks.md")
-BLOCK = re.compile(r"(<!-- begin:(results|rows) ([^>]*?) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- begin:(results|rows|chain|bandwidth) ([^>]*?) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL)
 NOT_MEASURED = "Not measured.\n"
+MODES = ("host", "chain")  # result files that are no suite
+BANDWIDTH_M = (1, 8, 16, 64)
 TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 
 Suites = dict[str, Document]
@@ -69,7 +78,7 @@ def suite_cells(s: Summary) -> list[str]:
 
 
 def results_block(gpu: str, suites: Suites, page: Path, root: Path) -> str:
-    measured = {name: d for name, d in suites.items() if name != "host"}
+    measured = {name: d for name, d in suites.items() if name not in MODES}
     if not suites:
         return NOT_MEASURED
     text = ""
@@ -85,10 +94,14 @@ def results_block(gpu: str, suites: Suites, page: Path, root: Path) -> str:
             [[f"{r['M']}x{r['N']}x{r['K']}", r["mode"], number(r["gemmx_us"]), number(r["torch_us"]),
               number(r["torch_over_gemmx"])] for r in suites["host"]["rows"]],
         ) + "\n"  # fmt: skip
-    h = next(iter(suites.values()))["header"]
-    dates = sorted({d["header"]["date"][:10] for d in suites.values()})
-    hashes = sorted({d["header"]["source_hash"][:12] for d in suites.values()})
-    text += f"{h['gpu']}, driver {h['driver']}, torch {h['torch']}, cuBLASLt {h['cublaslt']}; {', '.join(dates)}; "
+    return text + runs_line(list(suites.values()))
+
+
+def runs_line(documents: list[Document]) -> str:
+    h = documents[0]["header"]
+    dates = sorted({d["header"]["date"][:10] for d in documents})
+    hashes = sorted({d["header"]["source_hash"][:12] for d in documents})
+    text = f"{h['gpu']}, driver {h['driver']}, torch {h['torch']}, cuBLASLt {h['cublaslt']}; {', '.join(dates)}; "
     return text + f"library {', '.join(hashes)}.\n"
 
 
@@ -109,6 +122,45 @@ def rows_block(document: Document | None) -> str:
     return table(head, lines)
 
 
+def chain_block(document: Document | None) -> str:
+    if document is None:
+        return NOT_MEASURED
+    head = ["chain", "gemmx µs a block", "torch µs", "floor µs", "torch / gemmx (p10 to p90)", "gemmx of the floor",
+            "torch of the floor", "gemmx GB/s of weights", "error / bound", "difference / tolerance"]  # fmt: skip
+    lines = []
+    for row in document["rows"]:
+        if row["status"] != "measured":
+            lines.append([row["name"], *["-"] * 8, f"{row['status']}: {row['reason']}".replace("|", "\\|")])
+            continue
+        times = [number(row[f"{arm}_us"]) for arm in ("gemmx", "torch", "floor")]
+        p10, p90 = number(row["torch_over_gemmx_p10"], 3), number(row["torch_over_gemmx_p90"], 3)
+        shares = [f"{100 * row[f'floor_over_{arm}']:.1f} %" for arm in ("gemmx", "torch")]
+        ratio = f"{number(row['torch_over_gemmx'], 3)} ({p10} to {p90})"
+        checks = [number(row["error"]), number(row["difference"])]
+        lines.append([row["name"], *times, ratio, *shares, number(row["gemmx_weight_gbps"], 0), *checks])
+    return f"{table(head, lines)}\n{runs_line([document])}"
+
+
+def bandwidth_block(gpu: str, suites: Suites, page: Path, root: Path) -> str:
+    points = bandwidth_points(suites)
+    if not points:
+        return NOT_MEASURED
+    image = os.path.relpath(bandwidth_path(root, gpu), page.parent)
+    lines = []
+    for m, arms in points.items():
+        sizes, floor = arms["floor"]
+        shares = [
+            weighted_geomean((x / f, 1) for x, f in zip(arms[arm][1], floor, strict=True)) for arm in ("gemmx", "torch")
+        ]
+        text = f"{len(sizes)}, {sizes[0]:.0f} to {sizes[-1]:.0f} MB"
+        lines.append([str(m), text, *(f"{100 * share:.0f} %" for share in shares)])
+    head = ["M", "weights", "gemmx of the floor (geometric mean)", "torch of the floor"]
+    return (
+        f"![GB/s of weights over their size, a panel an M]({image})\n\n{table(head, lines)}\n"
+        f"{runs_line([suites['decode']])}"
+    )
+
+
 def render(page: Path, found: dict[str, Suites], root: Path) -> str:
     """The page's text with every marked block rewritten."""
 
@@ -116,13 +168,18 @@ def render(page: Path, found: dict[str, Suites], root: Path) -> str:
         begin, kind, what, _, end = match.groups()
         gpu, _, suite = what.partition(" ")
         suites = found.get(gpu, {})
-        body = results_block(gpu, suites, page, root) if kind == "results" else rows_block(suites.get(suite))
-        return f"{begin}\n{body}\n{end}"
+        bodies: dict[str, Callable[[], str]] = {
+            "results": lambda: results_block(gpu, suites, page, root),
+            "rows": lambda: rows_block(suites.get(suite)),
+            "chain": lambda: chain_block(suites.get("chain")),
+            "bandwidth": lambda: bandwidth_block(gpu, suites, page, root),
+        }
+        return f"{begin}\n{bodies[kind]()}\n{end}"
 
     return BLOCK.sub(replace, page.read_text())
 
 
-# -- plot ------------------------------------------------------------------------------------------------------
+# -- plots -----------------------------------------------------------------------------------------------------
 
 
 def plot_path(root: Path, gpu: str) -> Path:
@@ -133,6 +190,8 @@ def plot_points(suites: Suites) -> dict[str, dict[str, list[float]]]:
     """Per suite, torch time over the time of gemmx, of our own kernels and of cuBLASLt's best, per row."""
     points: dict[str, dict[str, list[float]]] = {}
     for name, document in suites.items():
+        if name in MODES:
+            continue
         rows = [row for row in document["rows"] if row.get("status") == "measured"]
         if not rows:
             continue
@@ -144,19 +203,49 @@ def plot_points(suites: Suites) -> dict[str, dict[str, list[float]]]:
     return points
 
 
-def digest(suites: Suites) -> str:
+def bandwidth_path(root: Path, gpu: str) -> Path:
+    return root / "docs" / "img" / f"{gpu}-bandwidth.svg"
+
+
+def bandwidth_points(suites: Suites) -> dict[int, dict[str, tuple[list[float], list[float]]]]:
+    """Per M of suite decode and arm, the weights in MB, ascending, and the GB/s at which they were passed over.
+
+    The weight's bytes over the time, of all arms alike: the ratio of two is that of their times.
+    """
+    points: dict[int, dict[str, tuple[list[float], list[float]]]] = {}
+    rows = suites["decode"]["rows"] if "decode" in suites else []
+    for m in BANDWIDTH_M:
+        here = [r for r in rows if r["status"] == "measured" and r["M"] == m and r.get("floor_us")]
+        sized = sorted(((2.0 * r["N"] * r["K"], r) for r in here), key=lambda pair: pair[0])
+        if sized:
+            points[m] = {
+                arm: ([b / 1e6 for b, _ in sized], [b / r[f"{arm}_us"] / 1e3 for b, r in sized])
+                for arm in ("floor", "gemmx", "torch")
+            }
+    return points
+
+
+def digest(points: dict[Any, Any]) -> str:
     """Identifies what a plot shows; stored in the SVG, so that --check needs no matplotlib."""
-    return hashlib.sha256(repr(sorted(plot_points(suites).items())).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(sorted(points.items())).encode()).hexdigest()[:16]
 
 
-def write_plot(path: Path, gpu: str, suites: Suites) -> None:
-    # By name: only this function needs matplotlib, and tests and --check run without it.
+def pyplot(gpu: str) -> Any:
+    # By name: only the plots need matplotlib, and tests and --check run without it.
     matplotlib = importlib.import_module("matplotlib")
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = gpu  # same data, same file
-    plt = importlib.import_module("matplotlib.pyplot")
+    return importlib.import_module("matplotlib.pyplot")
 
-    points = plot_points(suites)
+
+def save_plot(plt: Any, figure: Any, path: Path, points: dict[Any, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None, "Description": f"results {digest(points)}"})
+    plt.close(figure)
+
+
+def write_plot(path: Path, gpu: str, suites: Suites) -> None:
+    plt, points = pyplot(gpu), plot_points(suites)
     figure, axes = plt.subplots(figsize=(max(5.0, 1.6 * len(points) + 2), 3.6), layout="constrained")
     styles = {"gemmx": ("#1b6ac9", "o"), "own kernels": ("#d9822b", "s"), "cuBLASLt best of 16": ("#8a8a8a", "x")}
     for x, arms in enumerate(points.values()):
@@ -173,9 +262,38 @@ def write_plot(path: Path, gpu: str, suites: Suites) -> None:
     axes.set_xticks(range(len(points)), list(points))
     axes.set_ylabel("speed relative to torch")
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None, "Description": f"results {digest(suites)}"})
-    plt.close(figure)
+    save_plot(plt, figure, path, points)
+
+
+def write_bandwidth_plot(path: Path, gpu: str, suites: Suites) -> None:
+    """A panel an M, side by side with one axis of GB/s. A dot is a row: rows of like size differ in N and K."""
+    plt, points = pyplot(gpu), bandwidth_points(suites)
+    figure, panels = plt.subplots(
+        1,
+        len(points),
+        figsize=(max(4.6, 3.1 * len(points) + 0.6), 3.6),
+        layout="constrained",
+        sharey=True,
+        squeeze=False,
+    )
+    styles: dict[str, dict[str, Any]] = {
+        "floor": {"color": "black", "linewidth": 1.0, "label": "streaming read"},
+        "gemmx": {"color": "#1b6ac9", "marker": "o", "markersize": 4, "linestyle": "none", "label": "gemmx"},
+        "torch": {"color": "#d9822b", "marker": "s", "markersize": 3.5, "linestyle": "none", "label": "torch"},
+    }
+    for axes, (m, arms) in zip(panels[0], points.items(), strict=True):
+        for arm, (sizes, gbps) in arms.items():
+            axes.plot(sizes, gbps, **styles[arm])
+        axes.set_title(f"M = {m}", fontsize=10)
+        axes.set_xscale("log", base=2)
+        ticks = [t for t in (4, 8, 16, 32, 64, 128, 256, 512) if 0.8 * sizes[0] <= t <= 1.25 * sizes[-1]]
+        axes.set_xticks(ticks, [str(t) for t in ticks])
+        axes.set_xlabel("weight, MB")
+        axes.grid(visible=True, linewidth=0.4, alpha=0.5)
+    panels[0][0].set_ylim(bottom=0)
+    panels[0][0].set_ylabel("weight bytes / time, GB/s")
+    panels[0][-1].legend(frameon=False, fontsize=8, loc="lower right")
+    save_plot(plt, figure, path, points)
 
 
 # -- command ---------------------------------------------------------------------------------------------------
@@ -189,9 +307,15 @@ def stale(root: Path, found: dict[str, Suites]) -> list[str]:
         if page.exists() and render(page, found, root) != page.read_text():
             faults.append(f"{name} does not show benchmarks/results; run python benchmarks/report.py")
     for gpu, suites in found.items():
-        path = plot_path(root, gpu)
-        if plot_points(suites) and (not path.exists() or f"results {digest(suites)}" not in path.read_text()):
-            faults.append(f"{path.relative_to(root)} does not show benchmarks/results; run python benchmarks/report.py")
+        plots: dict[Path, dict[Any, Any]] = {
+            plot_path(root, gpu): plot_points(suites),
+            bandwidth_path(root, gpu): bandwidth_points(suites),
+        }
+        faults += [
+            f"{path.relative_to(root)} does not show benchmarks/results; run python benchmarks/report.py"
+            for path, points in plots.items()
+            if points and (not path.exists() or f"results {digest(points)}" not in path.read_text())
+        ]
     return faults
 
 
@@ -209,6 +333,8 @@ def main() -> int:
     for gpu, suites in found.items():
         if plot_points(suites):
             write_plot(plot_path(root, gpu), gpu, suites)
+        if bandwidth_points(suites):
+            write_bandwidth_plot(bandwidth_path(root, gpu), gpu, suites)
     for name in PAGES:
         page = root / name
         if page.exists():

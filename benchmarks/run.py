@@ -5,6 +5,7 @@
     python benchmarks/run.py --suite dense,decode,layouts
     python benchmarks/run.py --suite decode --rows 'm16$'   prints only: a part of a suite is no result file
     python benchmarks/run.py --mode host                    host time per call -> host.json
+    python benchmarks/run.py --mode chain                   blocks of decode layers in one graph -> chain.json
 
 Exit code 1 when a row failed or broke its error bound, 2 when nothing can be measured here.
 """
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 
 from gemmx import _C
-from gemmx.bench import results
+from gemmx.bench import chain, results
 from gemmx.bench.host import measure_host
 from gemmx.bench.manifest import Row, load
 from gemmx.bench.suite import Result, measure_row, outcome
@@ -35,7 +36,7 @@ FLOOR_SUITES = ("decode",)
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", help="comma-separated names of benchmarks/manifests/*.csv; default: all supported")
-    parser.add_argument("--mode", choices=("suite", "host"), default="suite")
+    parser.add_argument("--mode", choices=("suite", "host", "chain"), default="suite")
     parser.add_argument("--arch", choices=("sm80", "sm90", "sm100"), help="refuse to run on another GPU architecture")
     parser.add_argument("--rows", default="", help="measure rows whose name matches this regular expression")
     parser.add_argument("--limit", type=int, default=0, help="measure at most this many rows of a suite")
@@ -130,7 +131,7 @@ def run_rows(rows: list[Row], device: Any, with_floor: bool) -> list[Result]:
 
 
 def broken(row: Result) -> bool:
-    errors = [row[key] for key in ("error", "own_error") if key in row]
+    errors = [row[key] for key in ("error", "own_error", "difference") if key in row]
     return row["status"] == "failed" or not all(0 <= error <= 1 for error in errors)
 
 
@@ -141,10 +142,10 @@ def command() -> str:
     return " ".join(["python benchmarks/run.py", shlex.join(kept)]).strip()
 
 
-def save(out: Path, name: str, rows: list[Result]) -> results.Document:
+def save(out: Path, name: str, rows: list[Result], method: str = results.METHOD) -> results.Document:
     ordinal = torch.cuda.current_device()
     document: results.Document = {
-        "header": results.make_header(name, ordinal, _C.source_hash(), command()),
+        "header": results.make_header(name, ordinal, _C.source_hash(), command(), method),
         "rows": rows,
     }
     results.write(out / results.slug(document["header"]["gpu"]) / f"{name}.json", document)
@@ -161,6 +162,26 @@ def run_host(device: Any, out: Path) -> int:
     return 0
 
 
+CHAIN_HEAD = ("chain, us a block", "torch", "gemmx", "floor", "torch/gemmx", "floor/gemmx", "weight GB/s", "error",
+              "difference")  # fmt: skip
+
+
+def run_chain(device: Any, out: Path | None, options: argparse.Namespace) -> int:
+    values = [m for m in chain.M_VALUES if re.search(options.rows, chain.row_name(chain.LLAMA, m))]
+    rows = chain.measure_chain(chain.LLAMA, values[: options.limit or None], device)
+    if out is not None:
+        save(out, "chain", rows, chain.METHOD)
+    measured = [row for row in rows if row["status"] == "measured"]
+    print(results.text_table(CHAIN_HEAD, [
+        [r["name"], *(cell(r[f"{arm}_us"]) for arm in chain.ARMS), cell(r["torch_over_gemmx"], 3),
+         cell(r["floor_over_gemmx"], 3), cell(r["gemmx_weight_gbps"], 0), cell(r["error"], 3),
+         cell(r["difference"], 3)] for r in measured]))  # fmt: skip
+    for row in rows:
+        if row["status"] != "measured":
+            print(f"{row['status']} {row['name']}: {row['reason']}")
+    return int(any(broken(row) for row in rows))
+
+
 def main() -> int:
     options = parse_arguments()
     reason = check_gpu(options.arch)
@@ -174,6 +195,8 @@ def main() -> int:
     if options.mode == "host":
         return run_host(device, out)
     partial = bool(options.rows or options.limit)
+    if options.mode == "chain":
+        return run_chain(device, None if partial and options.out is None else out, options)
     documents: list[results.Document] = []
     for name, manifest in suites(options.suite).items():
         rows = [row for row in manifest if re.search(options.rows, row.name)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from bench_rows import ROOT, make_row, script
+from bench_rows import ROOT, EagerGpu, make_row, script
 from gemmx import _C
-from gemmx.bench import manifest, results, suite, timer
+from gemmx.bench import chain, manifest, results, suite, timer
 from gemmx.bench.cases import Case
 
 COMMITTED = sorted((ROOT / "benchmarks" / "results").glob("*/*.json"))
@@ -83,6 +82,9 @@ def test_committed_results_are_complete(path: Path) -> None:
     if path.stem == "ladder":
         rungs = {row["name"] for row in found["rows"]} & {s.name for s in _C.kernels() if s.family == "ladder"}
         assert len(rungs) == 8
+    elif path.stem == "chain":
+        assert [row["M"] for row in found["rows"]] == list(chain.M_VALUES)
+        assert all(chain.LLAMA.flushes_itself(row["l2_bytes"]) for row in found["rows"])
     elif path.stem != "host":
         names = [row.name for row in manifest.load(ROOT / "benchmarks" / "manifests" / f"{path.stem}.csv")]
         assert [row["name"] for row in found["rows"]] == names
@@ -119,30 +121,6 @@ class Plan(SimpleNamespace):
 
     def __str__(self) -> str:
         return f"{self.kernel} {self.schedule} splits {self.splits}"
-
-
-class EagerGpu:
-    """Arms run on the CPU when they are captured; a replay is so long that two launches fill it."""
-
-    now = 0.0
-
-    def warm_up(self, run: Callable[[], None]) -> None:
-        run()
-
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        run()
-        return self.tick
-
-    def tick(self) -> None:
-        self.now += 20_000.0
-
-    def mark(self) -> float:
-        return self.now
-
-    def elapsed_us(self, start: float, end: float) -> float:
-        return end - start
-
-    def synchronize(self) -> None: ...
 
 
 @pytest.fixture

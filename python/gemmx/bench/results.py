@@ -98,7 +98,11 @@ def validate(document: Document) -> list[str]:
     if not isinstance(header, dict) or not isinstance(rows, list):
         return ["it takes a header and a list of rows"]
     faults = [f"header: {key} is missing or empty" for key in HEADER_KEYS if not header.get(key)]
-    checks: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {"host": _host_faults, "ladder": _ladder_faults}
+    checks: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
+        "chain": _chain_faults,
+        "host": _host_faults,
+        "ladder": _ladder_faults,
+    }
     check = checks.get(str(header.get("suite")), _row_faults)
     for row in rows:
         faults += [f"row {row.get('name')}: {fault}" for fault in check(row)]
@@ -130,6 +134,31 @@ def _row_faults(row: Mapping[str, Any]) -> list[str]:
 def _host_faults(row: Mapping[str, Any]) -> list[str]:
     faults = [f"{key} is missing" for key in ("name", "mode", "M", "N", "K", "kernel", "plan") if not row.get(key)]
     return faults + _arm_faults(row, "gemmx") + _arm_faults(row, "torch")
+
+
+def _chain_faults(row: Mapping[str, Any]) -> list[str]:
+    """Rows of --mode chain: times of a block, its plans, and how far the results are from what they should be."""
+    status = row.get("status")
+    if status not in ("measured", "failed"):
+        return [f"status is {status!r}; it takes measured, failed"]
+    keys = ("suite", "name", "M", "blocks", "weight_bytes", "l2_bytes")
+    faults = [f"{key} is missing" for key in keys if not row.get(key)]
+    if status == "failed":
+        return faults if row.get("reason") else [*faults, "a failed row needs a reason"]
+    for arm in ("torch", "gemmx", "floor"):
+        faults += _arm_faults(row, arm)
+    numbers = ("torch_over_gemmx", "floor_over_gemmx", "floor_over_torch", "gemmx_weight_gbps", "torch_weight_gbps",
+               "floor_weight_gbps", "tflops", "launches", "rounds")  # fmt: skip
+    faults += [f"{key} is not a positive number" for key in numbers if not _positive(row.get(key))]
+    layers = row.get("layers") or []
+    faults += [] if layers else ["layers is missing"]
+    for layer in layers:
+        faults += [f"layers: {key} is missing" for key in ("name", "N", "K", "kernel", "plan") if not layer.get(key)]
+    for key in ("error", "difference"):
+        value = row.get(key)
+        if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            faults.append(f"{key} is {value}, outside [0, 1] of its bound")
+    return faults
 
 
 def _ladder_faults(row: Mapping[str, Any]) -> list[str]:

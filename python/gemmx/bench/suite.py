@@ -91,7 +91,7 @@ def _measure(case: Case, plan: Any, device: Any, with_floor: bool) -> Result:
         result["cublaslt_best_index"], arms["cublaslt_best"] = lt
     floor_reason = "measured for the suite decode only"
     if with_floor:
-        floor, floor_reason = _best_stream_read(case, device.sm_count)
+        floor, floor_reason = _best_stream_read_of(case, device.sm_count)
         if floor is not None:
             result["floor_variant"], arms["floor"] = floor
 
@@ -175,20 +175,24 @@ def _best_lt(case: Case, problem: Any) -> tuple[tuple[int, Arm] | None, str]:
     return ((int(best), arms[best]), "") if best is not None else (None, reason)
 
 
-def _best_stream_read(case: Case, sm_count: int) -> tuple[tuple[int, Arm] | None, str]:
-    """The fastest variant of the project's read kernel over as many bytes as the inputs have, as an arm."""
-    make = functools.partial(torch.empty, dtype=torch.uint8, device=case.device)
-    buffers = [make(case.read_bytes).random_() for _ in range(case.sets)]
-    sink = make(4)
+def best_stream_read(buffers: list[Tensor], sm_count: int) -> tuple[tuple[int, Arm] | None, str]:
+    """The fastest variant of the project's read kernel, one launch a buffer, as an arm; buffer i is input set i."""
+    sink = torch.empty(4, dtype=torch.uint8, device=buffers[0].device)
     arms = {str(v): _read_arm(buffers, sink, sm_count, v) for v in range(_C.stream_read_variants())}
-    best, reason = rank(arms, case.sets)
+    best, reason = rank(arms, len(buffers))
     return ((int(best), arms[best]), "") if best is not None else (None, reason)
+
+
+def _best_stream_read_of(case: Case, sm_count: int) -> tuple[tuple[int, Arm] | None, str]:
+    """The fastest read of as many bytes as the inputs have."""
+    make = functools.partial(torch.empty, dtype=torch.uint8, device=case.device)
+    return best_stream_read([make(case.read_bytes).random_() for _ in range(case.sets)], sm_count)
 
 
 def _read_arm(buffers: list[Tensor], sink: Tensor, sm_count: int, variant: int) -> Arm:
     def run(i: int) -> None:
         stream = torch.cuda.current_stream().cuda_stream
-        _C.stream_read(buffers[i].data_ptr(), buffers[i].numel(), sink.data_ptr(), sm_count, variant, stream)
+        _C.stream_read(buffers[i].data_ptr(), buffers[i].nbytes, sink.data_ptr(), sm_count, variant, stream)
 
     return run
 
@@ -208,9 +212,13 @@ def _add_timings(result: Result, timings: dict[str, Timing], reasons: dict[str, 
     for over, under in (("torch", "gemmx"), ("torch", "own"), ("cublaslt_best", "gemmx"), ("floor", "gemmx")):
         if result[f"{over}_us"] is None or result[f"{under}_us"] is None:
             continue
-        ratio = paired_ratio(timings[over].samples, timings[under].samples)
-        key = f"{over}_over_{under}"
-        result |= {key: round(ratio.median, 4), f"{key}_p10": round(ratio.p10, 4), f"{key}_p90": round(ratio.p90, 4)}
+        result |= ratio_fields(timings, over, under)
+
+
+def ratio_fields(timings: dict[str, Timing], over: str, under: str) -> Result:
+    ratio = paired_ratio(timings[over].samples, timings[under].samples)
+    key = f"{over}_over_{under}"
+    return {key: round(ratio.median, 4), f"{key}_p10": round(ratio.p10, 4), f"{key}_p90": round(ratio.p90, 4)}
 
 
 def timing_fields(arm: str, timing: Timing) -> Result:
