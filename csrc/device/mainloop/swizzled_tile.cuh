@@ -7,8 +7,6 @@
 // core reads 8 rows of one chunk column without bank conflicts. Stages and slabs start at multiples of 1024 bytes.
 #pragma once
 
-#include <cuda.h>
-
 #include "core/splits.h"
 #include "device/ptx/tma.cuh"
 #include "device/ptx/wgmma.cuh"
@@ -54,24 +52,6 @@ struct SwizzledTile {
         ptx::tma_load_multicast(smem_tile + offset, tensor_map, barrier, x, y, batch, ctas, policy);
       }
     });
-  }
-
-  // Loads the tile from `count` matrices of every eighth row: row 8 i + j of the operand lies in shared memory at row
-  // j * kRows / 8 + i. Element k of matrix j is in its column k + shifts[j].
-  __device__ static __forceinline__ void load_eights(const CUtensorMap (&tensor_maps)[8], const int (&shifts)[8],
-                                                     int count, uint32_t smem_tile, uint32_t barrier, int mn, int k,
-                                                     uint64_t policy) {
-    static_assert(kKMajor && kRows % 64 == 0, "each eighth of the rows is whole swizzle blocks");
-#pragma unroll
-    for (int slab = 0; slab < kSlabs; ++slab) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        if (j < count) {
-          ptx::tma_load(smem_tile + slab * kSlabBytes + j * (kRows / 8 * kSwizzleBytes), &tensor_maps[j], barrier,
-                        k + slab * kSwizzleElements + shifts[j], mn / 8, 0, policy);
-        }
-      }
-    }
   }
 
   // Asks L2 for what load() of the same slice will read.

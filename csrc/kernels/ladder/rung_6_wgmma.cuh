@@ -13,8 +13,8 @@
 //            shared memory.
 // Wastes:    a warpgroup waits for its products before it gives a stage back, so that it has none in flight while it
 //            waits for the next stage; thread 0 waits for the slower warpgroup before it refills. Tensor cores stand
-//            still while a CTA starts and while it writes D. Neighbours load the same tile of B twice. D leaves element
-//            by element from the accumulators' registers: half of each 32-byte sector a store touches.
+//            still while a CTA starts and while it writes D. Neighbours load the same tile of B twice. D is written
+//            through the general epilogue.
 #pragma once
 
 #include "kernels/ladder/common_sm90.cuh"
@@ -26,10 +26,12 @@ inline constexpr bool kPersistent = false, kFollowsPlan = false, kStoresByTma = 
 
 using TileA = device::SwizzledTile<kTileM, kTileK, true>;
 using TileB = device::SwizzledTile<kTileN, kTileK, true>;
+using Store = device::StagedStore<128>;
 inline constexpr int kStageBytes = TileA::kBytes + TileB::kBytes, kWarps = kThreads / 32;
 
 struct SharedStorage {
   unsigned char stages[kStages][kStageBytes];  // A, then B
+  unsigned char epilogue[kWarps][Store::kBytes];
   alignas(128) device::Ring<kStages> ring;
 };
 inline constexpr int kSmemBytes = sizeof(SharedStorage);
@@ -52,23 +54,6 @@ __device__ __forceinline__ void multiply(float (&acc)[kTileN / 128][64], uint32_
   device::ptx::wgmma_commit();
   device::ptx::wgmma_hold(acc[0]);
   device::ptx::wgmma_hold(acc[1]);
-}
-
-// D from the registers that wgmma leaves it in: acc[4 j + i] is row m + lane / 4 (+ 8 for i = 2, 3), column
-// n + 8 j + 2 (lane % 4) + i % 2.
-__device__ __forceinline__ void store(const device::EpilogueParams& e, int64_t m, int64_t n, const float (&acc)[64],
-                                      int lane) {
-#pragma unroll
-  for (int i = 0; i < 64; ++i) {
-    const int64_t row = m + lane / 4 + i / 2 % 2 * 8, column = n + i / 4 * 8 + lane % 4 * 2 + i % 2;
-    if (row >= e.m || column >= e.n) continue;
-    float x = __fmul_rn(e.alpha, acc[i]);
-    if (e.c != nullptr) {
-      const int64_t index = row * e.c_row_stride + column * e.c_col_stride;
-      x = __fmaf_rn(e.beta, device::load_element(e.c, index, e.c_dtype), x);
-    }
-    device::store_element(e.d, row * e.d_row_stride + column * e.d_col_stride, e.d_dtype, x);
-  }
 }
 
 template <class Instance>
@@ -117,7 +102,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ TmaP
 #pragma unroll
   for (int half = 0; half < kTileN / 128; ++half) {
     device::ptx::wgmma_hold(acc[half]);
-    store(p.epilogue, m + 64 * warpgroup + 16 * (warp % 4), n + 128 * half, acc[half], lane);
+    Store::run(p.epilogue, 0, m + 64 * warpgroup + 16 * (warp % 4), n + 128 * half, acc[half],
+               reinterpret_cast<float*>(smem.epilogue[warp]), lane);
   }
 }
 

@@ -4,23 +4,23 @@
 // Architecture sm_90a. Persistent and warp-specialised. With swap_ab the kernel's A is B^T and its B is A^T, and it
 // computes D^T; "row" and "column" below are the kernel's.
 //
-//   warpgroup 0 .. W-1   consumers: wgmma on the stages, then the epilogue of their tile
-//   warpgroup W          one thread fills the stages by TMA, the rest of the warpgroup only gives up its registers
+//   warpgroups 0 and 1   consumers: wgmma on the stages, then the epilogue of their tile
+//   warpgroup 2          one thread fills the stages by TMA, the rest of the warpgroup only gives up its registers
 //
-//   cooperative   the W consumers work on one tile, tile.m / W rows each
-//   pingpong      consumer w takes every W-th tile, so that one's epilogue runs behind the other's wgmma. A consumer
+//   cooperative   the consumers work on one tile, tile.m / 2 rows each
+//   pingpong      each consumer takes every other tile, so that one's epilogue runs behind the other's wgmma; it
 //                 starts when the one before it has seen all its stages full: a parity tells only neighbouring rounds
 //                 of the ring apart, so nobody may wait for a round before the one before it is complete
 //
 // Cluster of CM x 1 (1 x CN) CTAs: neighbours along M (N) share the tile of B (A); each loads a slice of it and
 // multicasts it to all. Split-K of up to 8 CTAs is a cluster too: its CTAs take one cut of K each (cluster_reduce.cuh).
 //
-// Alignment: A and B 16 bytes at the start of every row (TMA), which launch.cuh sees to; C, D, bias: any.
-// Started while the kernel before it still runs (programmatic dependent launch): it waits before it touches memory.
-// With swapped operands it asks L2 for the first stages of the weights before that, which changes nothing that anybody
-// can read: the memory that the kernel before leaves idle at its end would be idle until this one's first loads.
-// Shared memory: [stage 0: A, B] ... [stage S-1: A, B] [2 x 2 KB for each consumer warp's stores] [barriers], without
-// stores with swap_ab; with split-K in a cluster the stages hold the fp32 tile at the end.
+// Alignment: A and B 16 bytes at the start of every row (TMA), which launch.cuh sees to, or any (word_loader.cuh); C,
+// D, bias: any. Started while the kernel before it still runs (programmatic dependent launch): it waits before it
+// touches memory. With swapped operands it asks L2 for the first stages of the weights before that, which changes
+// nothing that anybody can read: the memory that the kernel before leaves idle at its end would be idle until this
+// one's first loads. Shared memory: [stage 0: A, B] ... [stage S-1: A, B] [2 x 2 KB for each consumer warp's stores]
+// [barriers], without stores with swap_ab; with split-K in a cluster the stages hold the fp32 tile at the end.
 #pragma once
 
 #include <cuda.h>
@@ -29,10 +29,10 @@
 #include "core/splits.h"
 #include "device/epilogue/box_store.cuh"
 #include "device/epilogue/cluster_reduce.cuh"
-#include "device/epilogue/eights_store.cuh"
 #include "device/epilogue/staged_store.cuh"
 #include "device/epilogue/transposed_store.cuh"
 #include "device/mainloop/wgmma_mainloop.cuh"
+#include "device/mainloop/word_loader.cuh"
 #include "device/ptx/griddepcontrol.cuh"
 #include "device/ptx/named_barrier.cuh"
 #include "device/ptx/setmaxnreg.cuh"
@@ -50,32 +50,29 @@ struct Config {
   static constexpr bool kSwap = kRow.operands == OperandOrder::swap_ab;
   static constexpr bool kKMajorA = (kSwap ? kRow.major_b : kRow.major_a) == Major::k;
   static constexpr bool kKMajorB = (kSwap ? kRow.major_a : kRow.major_b) == Major::k;
-  static constexpr bool kEights = kRow.loads == Loads::eights;
+  static constexpr bool kWords = kRow.loads == Loads::words;
   static constexpr bool kPingpong = kRow.consumers == Consumers::pingpong;
-  static constexpr int kWarpgroups = kRow.warpgroups;
-  static constexpr int kRowsOfWarpgroup = kPingpong ? kTileM : kTileM / kWarpgroups;
+  static constexpr int kRowsOfWarpgroup = kPingpong ? kTileM : kTileM / kConsumerWarpgroups;
   static constexpr int kBlocks = kRowsOfWarpgroup / 64;
   static constexpr int kClusterM = kRow.cluster.m, kClusterN = kRow.cluster.n;
   static constexpr int kCtas = kClusterM * kClusterN;  // that a stage is multicast to
   static constexpr int kStages = kRow.stages;
-  static constexpr int kThreads = threads(kRow);
   static constexpr int kSmemBytes = smem_bytes(kRow);
   static constexpr int kEpilogueBytesOfWarp = epilogue_bytes_of_warp(kRow);
   // Consumer warps that read one stage.
-  static constexpr int kReaders = kPingpong ? 4 : 4 * kWarpgroups;
-  // Registers a thread: 65536 over the CTA's threads at launch; the producer needs few.
-  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32;
-  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 232 : 160;
+  static constexpr int kReaders = kPingpong ? 4 : kConsumerWarps;
+  // Registers a thread: 65536 over the CTA's threads at launch. A producer of TMA loads needs few, one that loads words
+  // has kWordsAhead stages in them.
+  static constexpr int kProducerRegisters = kWords ? 232 : 40, kConsumerRegisters = kWords ? 136 : 232;
+  static constexpr int kWordsAhead = 320 / (kTileM + kTileN) * 2;
   // Decode: the weights' bytes are everything, so that a stage goes back to the producer as soon as it is multiplied.
   static constexpr bool kDrains = kSwap;
-  static constexpr bool kMovesRegisters = kWarpgroups > 1;  // a single consumer has 255 anyway
 
   static_assert(kRowsOfWarpgroup % 64 == 0, "a warpgroup's share of the tile is whole blocks of 64 rows");
   static_assert(kClusterM == 1 || kClusterN == 1, "clusters share one operand");
-  static_assert(!kEights || (kRowsOfWarpgroup == 64 && kTileN == 64 && !kSwap && kCtas == 1 && kKMajorA && kKMajorB),
-                "EightsStore takes tiles of 64 x 64");
+  static_assert(!kWords || (kKMajorA && kKMajorB && kTileK == device::kSwizzleElements && kCtas == 1),
+                "words are loaded along K, a stage a row of 128 bytes, by each CTA for itself");
   static_assert(cut_unit(2) % kTileK == 0, "cuts of K are whole K tiles");
-  static_assert(kWarpgroups >= 1 && kWarpgroups <= 3, "1 to 3 consumer warpgroups");
 };
 
 // How D leaves the kernel.
@@ -86,16 +83,14 @@ enum class Output : uint8_t {
   cluster,  // split-K partials meet in the cluster, then the general epilogue
 };
 
-// The operands for TMA.
-template <bool kEights>
-struct OperandMaps {
+// Where the operands come from.
+template <bool kWords>
+struct Sources {
   CUtensorMap a, b;
 };
 template <>
-struct OperandMaps<true> {
-  CUtensorMap a[8], b[8];
-  int shift_a[8], shift_b[8];  // columns of each matrix before its first element of K
-  int count_a, count_b;        // of the eight that have rows
+struct Sources<true> {
+  device::WordRows a, b;
 };
 
 struct GemmParams {
@@ -121,16 +116,16 @@ struct GemmParams {
 
 template <class Config>
 struct KernelParams : GemmParams {
-  OperandMaps<Config::kEights> maps;
+  Sources<Config::kWords> from;
 };
 
 template <class Config>
 struct SharedStorage {
   using Mainloop = device::WgmmaMainloop<Config>;
   unsigned char stages[Config::kStages][Mainloop::kStageBytes];
-  unsigned char epilogue[4 * Config::kWarpgroups][Config::kEpilogueBytesOfWarp];
+  unsigned char epilogue[kConsumerWarps][Config::kEpilogueBytesOfWarp];
   alignas(128) device::Ring<Config::kStages> ring;
-  uint64_t c_full[4 * Config::kWarpgroups][2];  // of the boxes of C that have landed
+  uint64_t c_full[kConsumerWarps][2];  // of the boxes of C that have landed
 };
 
 // Where this CTA stands in its cluster and the cluster in the grid.
@@ -233,7 +228,7 @@ __device__ __forceinline__ void prefetch_weights(const KernelParams<Config>& p, 
   const int stages = min(p.prefetched, w.k_tiles);
   int k = w.k_begin * Config::kTileK;
   for (int i = 0; i < stages; ++i, k += Config::kTileK) {
-    device::WgmmaMainloop<Config>::TileA::template prefetch<Config::kClusterN>(&p.maps.a, w.m, k,
+    device::WgmmaMainloop<Config>::TileA::template prefetch<Config::kClusterN>(&p.from.a, w.m, k,
                                                                                p.batch_a ? w.batch : 0, place.n);
   }
 }
@@ -256,15 +251,56 @@ __device__ __forceinline__ void produce(const KernelParams<Config>& p, SharedSto
       const uint32_t barrier = shared.ring.full_address(at.stage);
       const uint32_t stage = smem_stages + at.stage * Mainloop::kStageBytes;
       device::ptx::mbarrier_arrive_expect_tx(barrier, p.stage_bytes);
-      if constexpr (Config::kEights) {
-        TileA::load_eights(p.maps.a, p.maps.shift_a, p.maps.count_a, stage, barrier, w.m, k, p.policy_a);
-        TileB::load_eights(p.maps.b, p.maps.shift_b, p.maps.count_b, stage + TileA::kBytes, barrier, w.n, k,
-                           p.policy_b);
-      } else {
-        TileA::template load<Config::kClusterN>(&p.maps.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
-                                                p.policy_a);
-        TileB::template load<Config::kClusterM>(&p.maps.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
-                                                place.group_mask(), p.policy_b);
+      TileA::template load<Config::kClusterN>(&p.from.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
+                                              p.policy_a);
+      TileB::template load<Config::kClusterM>(&p.from.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
+                                              place.group_mask(), p.policy_b);
+    }
+  }
+}
+
+// A warpgroup: the same for operands that TMA refuses.
+template <class Config>
+__device__ __forceinline__ void produce_words(const KernelParams<Config>& p, SharedStorage<Config>& shared,
+                                              const Place<Config>& place, uint32_t smem_stages) {
+  using Mainloop = device::WgmmaMainloop<Config>;
+  using LoaderA = device::WordLoader<Config::kTileM>;
+  using LoaderB = device::WordLoader<Config::kTileN>;
+  constexpr int kAhead = Config::kWordsAhead, kBuffers = kAhead + 1;
+  device::RingState<Config::kStages> at;
+  for (WorkLoop<Config> work(p, place); work.any();) {
+    const WorkTile w = work.take();
+    LoaderA a(p.from.a, w.batch, w.m, int64_t{w.k_begin} * Config::kTileK);
+    LoaderB b(p.from.b, w.batch, w.n, int64_t{w.k_begin} * Config::kTileK);
+    // A stage needs the first words of the one behind it: stage k_tiles is loaded too, and never stored.
+    typename LoaderA::Words words_a[kBuffers];
+    typename LoaderB::Words words_b[kBuffers];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (i > w.k_tiles) break;
+      a.load(words_a[i]);
+      b.load(words_b[i]);
+    }
+    // Registers have no run-time index: the buffers' turns are unrolled.
+#pragma unroll 1
+    for (int first = 0; first < w.k_tiles; first += kBuffers) {
+#pragma unroll
+      for (int i = 0; i < kBuffers; ++i) {
+        const int tile = first + i;
+        if (tile >= w.k_tiles) break;
+        if (tile + kAhead <= w.k_tiles) {
+          a.load(words_a[(i + kAhead) % kBuffers]);
+          b.load(words_b[(i + kAhead) % kBuffers]);
+        }
+        shared.ring.wait_empty(at);
+        const uint32_t stage = smem_stages + at.stage * Mainloop::kStageBytes;
+        const int k_left = p.k - (w.k_begin + tile) * Config::kTileK;
+        a.store(stage, words_a[i], words_a[(i + 1) % kBuffers], k_left);
+        b.store(stage + Mainloop::TileA::kBytes, words_b[i], words_b[(i + 1) % kBuffers], k_left);
+        device::ptx::fence_proxy_async();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) device::ptx::mbarrier_arrive(shared.ring.full_address(at.stage));
+        at.advance();
       }
     }
   }
@@ -304,7 +340,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
     const WorkTile w = work.take();
     if constexpr (Config::kPingpong) {
       const bool mine = turn == warpgroup;
-      turn = turn + 1 == Config::kWarpgroups ? 0 : turn + 1;
+      turn ^= 1;
       if (!mine) {
         at.advance(w.k_tiles);
         continue;
@@ -327,8 +363,8 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
       arrived = true;
     }
     // One tile a CTA then: the fp32 tile goes where the stages were, once every consumer is done with them.
-    if (p.output == Output::cluster && !Config::kPingpong && Config::kWarpgroups > 1) {
-      named_barrier_sync(kAllConsumers, 128 * Config::kWarpgroups);
+    if (p.output == Output::cluster && !Config::kPingpong) {
+      named_barrier_sync(kAllConsumers, 128 * kConsumerWarpgroups);
     }
 #pragma unroll
     for (int block = 0; block < Config::kBlocks; ++block) {
@@ -343,8 +379,6 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
         } else {
           Box::put_partial(&p.partial, w.slot, row, acc[block], smem_buffer, lane, boxes);
         }
-      } else if constexpr (Config::kEights) {
-        device::EightsStore::run(p.epilogue, w.plane, w.m, w.n, acc[block], warp, lane);
       } else if constexpr (Config::kSwap) {
         device::TransposedStore<Config::kTileN>::run(p.epilogue, w.plane, w.n, w.m + row, acc[block], lane);
       } else if (kBoxes && p.output != Output::general) {
@@ -364,14 +398,14 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
     const WorkTile w = whole_tile(p, place, place.cluster);
     Reduce::reduce(p.epilogue, w.batch, Config::kSwap ? w.n : w.m, Config::kSwap ? w.m : w.n, smem_stages,
                    static_cast<int>(place.splits), static_cast<int>(place.split), place.m + place.n * Config::kClusterM,
-                   Config::kCtas, static_cast<int>(threadIdx.x), 128 * Config::kWarpgroups);
+                   Config::kCtas, static_cast<int>(threadIdx.x), 128 * kConsumerWarpgroups);
   }
   if constexpr (kBoxes) Box::drain(lane);
   if ((Config::kCtas > 1 || p.output == Output::cluster) && !arrived) device::ptx::cluster_arrive();
 }
 
 template <class Config>
-__global__ void __launch_bounds__(Config::kThreads, 1) gemm_kernel(const __grid_constant__ KernelParams<Config> p) {
+__global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant__ KernelParams<Config> p) {
   static_assert(sizeof(SharedStorage<Config>) == Config::kSmemBytes, "smem_bytes() of specs.h must be what is used");
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
@@ -381,9 +415,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1) gemm_kernel(const __grid_
   const bool in_cluster = Config::kCtas > 1 || p.output == Output::cluster;
 
   if (threadIdx.x == 0) {
-    device::ptx::tma_prefetch_descriptor(&p.maps.a);
-    device::ptx::tma_prefetch_descriptor(&p.maps.b);
-    shared.ring.init(1, Config::kReaders * Config::kCtas);
+    if constexpr (!Config::kWords) {
+      device::ptx::tma_prefetch_descriptor(&p.from.a);
+      device::ptx::tma_prefetch_descriptor(&p.from.b);
+    }
+    shared.ring.init(Config::kWords ? 4 : 1, Config::kReaders * Config::kCtas);
     if (p.c_by_tma) {
       for (auto& warp : shared.c_full) {
         for (uint64_t& barrier : warp) {
@@ -402,18 +438,27 @@ __global__ void __launch_bounds__(Config::kThreads, 1) gemm_kernel(const __grid_
   }
   device::ptx::let_next_kernel_start();
   if constexpr (Config::kSwap) {
-    if (threadIdx.x == 128 * Config::kWarpgroups && p.prefetched > 0) prefetch_weights<Config>(p, place);
+    if (threadIdx.x == 128 * kConsumerWarpgroups && p.prefetched > 0) prefetch_weights<Config>(p, place);
   }
   device::ptx::wait_for_earlier_kernels();
 
-  if (warpgroup == Config::kWarpgroups) {
-    if constexpr (Config::kMovesRegisters) device::ptx::setmaxnreg_decrease<Config::kProducerRegisters>();
-    if (threadIdx.x == 128 * Config::kWarpgroups) produce<Config>(p, shared, place, smem_stages);
+  if (warpgroup == kConsumerWarpgroups) {
+    if constexpr (Config::kWords) {
+      device::ptx::setmaxnreg_increase<Config::kProducerRegisters>();
+      produce_words<Config>(p, shared, place, smem_stages);
+    } else {
+      device::ptx::setmaxnreg_decrease<Config::kProducerRegisters>();
+      if (threadIdx.x == 128 * kConsumerWarpgroups) produce<Config>(p, shared, place, smem_stages);
+    }
     __syncwarp();
     if (p.output == Output::cluster) device::ptx::cluster_sync();
     if (in_cluster) device::ptx::cluster_arrive();
   } else {
-    if constexpr (Config::kMovesRegisters) device::ptx::setmaxnreg_increase<Config::kConsumerRegisters>();
+    if constexpr (Config::kWords) {
+      device::ptx::setmaxnreg_decrease<Config::kConsumerRegisters>();
+    } else {
+      device::ptx::setmaxnreg_increase<Config::kConsumerRegisters>();
+    }
     consume<Config>(p, shared, place, smem_stages, warpgroup);
   }
   // A CTA's shared memory outlives its neighbours' loads into it, arrivals at it and reads of it.

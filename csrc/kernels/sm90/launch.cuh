@@ -8,9 +8,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 
-#include "kernels/sm90/eights.h"
 #include "kernels/sm90/gemm.cuh"
 #include "kernels/sm90/pack.cuh"
 #include "kernels/sm90/reduce.h"
@@ -27,12 +25,9 @@ template <class Config>
 struct Launcher {
   static constexpr auto kKernel = gemm_kernel<Config>;
 
-  struct NoMaps {};
-
   // What prepare() works out and every run() starts from.
   struct State {
     KernelParams<Config> params;
-    std::conditional_t<Config::kEights, EightsMaps, NoMaps> eights_a, eights_b;
     int cluster;  // CTAs
     int ctas;
     bool partials;       // of splits go to the workspace, and a second launch adds them
@@ -52,17 +47,13 @@ struct Launcher {
     }
     check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSmemBytes), spec.name,
           "raising the shared-memory limit");
-    state->packed = Config::kEights ? PackedBytes{} : packed_bytes(spec, p);
+    state->packed = Config::kWords ? PackedBytes{} : packed_bytes(spec, p);
     Problem read = p;  // as the kernel reads it
     if (state->packed.a > 0)
       state->pack_a = pack_operand(read.a, spec.major_a == Major::k, p.m, read.a.row_stride, read.a.col_stride, p);
     if (state->packed.b > 0)
       state->pack_b = pack_operand(read.b, spec.major_b == Major::k, p.n, read.b.col_stride, read.b.row_stride, p);
-    if constexpr (Config::kEights) {
-      encode_eights(spec, p, *state);
-    } else {
-      encode(spec, read, params);
-    }
+    encode(spec, read, params);
     const bool in_cluster = reduces_in_cluster(spec, p, splits, device);
     state->partials = splits > 1 && !in_cluster;
     const Problem written = state->partials ? partial_problem(p, splits) : p;
@@ -116,12 +107,12 @@ struct Launcher {
       if (state.packed.a > 0) a = scratch;
       if (state.packed.b > 0) b = scratch + state.packed.a;
     }
-    if constexpr (Config::kEights) {
-      state.eights_a.at(spec.name, a, p.a.row_stride, params.maps.a, params.maps.shift_a);
-      state.eights_b.at(spec.name, b, p.b.col_stride, params.maps.b, params.maps.shift_b);
+    if constexpr (Config::kWords) {
+      params.from.a.data = static_cast<const unsigned char*>(Config::kSwap ? b : a);
+      params.from.b.data = static_cast<const unsigned char*>(Config::kSwap ? a : b);
     } else {
-      set_address(spec.name, params.maps.a, Config::kSwap ? b : a);
-      set_address(spec.name, params.maps.b, Config::kSwap ? a : b);
+      set_address(spec.name, params.from.a, Config::kSwap ? b : a);
+      set_address(spec.name, params.from.b, Config::kSwap ? a : b);
     }
     const auto epilogue = device::make_epilogue_params(p, o);
     void* const partial_tiles = scratch + state.packed.a + state.packed.b;
@@ -198,33 +189,31 @@ struct Launcher {
                              {device::kSwizzleElements, rows});
   }
 
+  // A K-major operand, without its address.
+  static device::WordRows word_rows(const Matrix& x, int64_t extent, int64_t k) {
+    const int64_t stride = x.leading_dimension();
+    return {nullptr, 2 * stride, 2 * x.batch_stride, 2 * ((extent - 1) * stride + k), static_cast<int>(extent)};
+  }
+
   static void encode(const KernelSpec& spec, const Problem& p, KernelParams<Config>& params) {
     using Mainloop = device::WgmmaMainloop<Config>;
     const Matrix& a = Config::kSwap ? p.b : p.a;
     const Matrix& b = Config::kSwap ? p.a : p.b;
     const auto [m, n] = extents(p);
     params.stage_bytes = 0;
-    params.maps.a = encode_operand<typename Mainloop::TileA, Config::kClusterN>(spec, a, Config::kKMajorA, m, p,
-                                                                                params.stage_bytes);
-    params.maps.b = encode_operand<typename Mainloop::TileB, Config::kClusterM>(spec, b, Config::kKMajorB, n, p,
-                                                                                params.stage_bytes);
+    if constexpr (Config::kWords) {
+      params.from.a = word_rows(a, m, p.k);
+      params.from.b = word_rows(b, n, p.k);
+    } else {
+      params.from.a = encode_operand<typename Mainloop::TileA, Config::kClusterN>(spec, a, Config::kKMajorA, m, p,
+                                                                                  params.stage_bytes);
+      params.from.b = encode_operand<typename Mainloop::TileB, Config::kClusterM>(spec, b, Config::kKMajorB, n, p,
+                                                                                  params.stage_bytes);
+    }
     params.batch_a = a.batch_stride != 0;
     params.batch_b = b.batch_stride != 0;
     params.k = static_cast<int>(p.k);
     params.batch = static_cast<int>(p.batch);
-  }
-
-  static void encode_eights(const KernelSpec& spec, const Problem& p, State& state) {
-    KernelParams<Config>& params = state.params;
-    state.eights_a = EightsMaps(spec.name, p.a, p.m, p.k, p.a.row_stride, Config::kTileM / 8);
-    state.eights_b = EightsMaps(spec.name, p.b, p.n, p.k, p.b.col_stride, Config::kTileN / 8);
-    params.maps.count_a = state.eights_a.count;
-    params.maps.count_b = state.eights_b.count;
-    const int rows = state.eights_a.count * state.eights_a.box_rows + state.eights_b.count * state.eights_b.box_rows;
-    params.stage_bytes = static_cast<uint32_t>(rows * Config::kTileK * 2);
-    params.batch_a = params.batch_b = false;
-    params.k = static_cast<int>(p.k);
-    params.batch = 1;
   }
 
   static constexpr bool kBoxes = !Config::kSwap && device::BoxStore<Config::kTileN>::kAvailable;
@@ -358,7 +347,7 @@ struct Launcher {
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(ctas));
-    config.blockDim = dim3(Config::kThreads);
+    config.blockDim = dim3(kThreads);
     config.dynamicSmemBytes = Config::kSmemBytes;
     config.stream = stream;
     config.attrs = attributes;

@@ -1,12 +1,12 @@
 #include "kernels/sm90/pack.cuh"
 
-#include <cuda_runtime.h>
-
 #include <stdexcept>
 #include <string>
 
 #include "device/bytes.cuh"
 #include "device/ptx/griddepcontrol.cuh"
+#include "device/ptx/tma.cuh"
+#include "kernels/sm90/early_launch.cuh"
 
 namespace gemmx::sm90 {
 namespace {
@@ -21,8 +21,16 @@ __device__ __forceinline__ uint4 gather(const PackOperand& o, const uint16_t* ro
   return {words[0], words[1], words[2], words[3]};
 }
 
-__device__ __forceinline__ uint4 load_chunk(const PackOperand& o, int64_t batch, int64_t r, int64_t first) {
-  const uint16_t* const matrix = o.source + batch * o.batch_stride;
+// The source is read once: the packed copy is what L2 is to keep.
+__device__ __forceinline__ uint4 load_once(uintptr_t address) {
+  uint4 x;
+  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(address), "l"(device::ptx::kEvictFirst));
+  return x;
+}
+
+__device__ __forceinline__ uint4 load_chunk(const PackOperand& o, const uint16_t* matrix, int64_t r, int64_t first) {
   const uint16_t* const row = matrix + r * o.row_stride;
   if (o.element_stride != 1) return gather(o, row, first);
   const auto address = reinterpret_cast<uintptr_t>(row + first);
@@ -31,25 +39,36 @@ __device__ __forceinline__ uint4 load_chunk(const PackOperand& o, int64_t batch,
   const auto begin = reinterpret_cast<uintptr_t>(matrix);
   const auto end = reinterpret_cast<uintptr_t>(matrix + (o.rows - 1) * o.row_stride + o.length);
   if (low < begin || low + (byte == 0 ? 16 : 32) > end) return gather(o, row, first);
-  const uint4 x = __ldg(reinterpret_cast<const uint4*>(low));
-  return byte == 0 ? x : device::bytes_from(x, __ldg(reinterpret_cast<const uint4*>(low) + 1), byte);
+  const uint4 x = load_once(low);
+  return byte == 0 ? x : device::bytes_from(x, load_once(low + 16), byte);
 }
 
-// Index: 32-bit where all chunks can be counted so, since a 64-bit division takes as long as the loads.
+// Index: 32-bit where all chunks can be counted so, since a 64-bit division takes as long as the loads. One division a
+// thread: its chunks are equally far apart.
 template <class Index>
 __device__ __forceinline__ void pack(const PackOperand& o, int64_t block) {
   const Index per_row = static_cast<Index>(o.pitch / 8);
   const Index rows = static_cast<Index>(o.rows);
   const Index chunks = static_cast<Index>(o.chunks());
   const Index begin = static_cast<Index>(block) * (kPackThreads * kChunksPerThread) + threadIdx.x;
+  const Index step_rows = kPackThreads / per_row;
+  const Index step_chunks = kPackThreads - step_rows * per_row;
+  Index row = begin / per_row;  // of all batches
+  Index in_row = begin - row * per_row;
   uint4 x[kChunksPerThread];
 #pragma unroll
   for (int i = 0; i < kChunksPerThread; ++i) {
-    const Index chunk = begin + i * kPackThreads;
-    if (chunk >= chunks) continue;
-    const Index row = chunk / per_row;
-    const Index batch = row / rows;
-    x[i] = load_chunk(o, batch, row - batch * rows, static_cast<int64_t>(chunk - row * per_row) * 8);
+    if (begin + i * kPackThreads < chunks) {
+      const Index batch = o.batch > 1 ? row / rows : 0;
+      const uint16_t* const matrix = o.source + batch * o.batch_stride;
+      x[i] = load_chunk(o, matrix, row - batch * rows, static_cast<int64_t>(in_row) * 8);
+    }
+    row += step_rows;
+    in_row += step_chunks;
+    if (in_row >= per_row) {
+      in_row -= per_row;
+      ++row;
+    }
   }
 #pragma unroll
   for (int i = 0; i < kChunksPerThread; ++i) {
@@ -60,6 +79,7 @@ __device__ __forceinline__ void pack(const PackOperand& o, int64_t block) {
 
 __global__ void __launch_bounds__(kPackThreads) pack_kernel(const __grid_constant__ PackParams p) {
   device::ptx::let_next_kernel_start();
+  device::ptx::wait_for_earlier_kernels();
   const bool second = blockIdx.x >= p.first_block_of_second;
   const PackOperand& o = p.operands[second ? 1 : 0];
   const int64_t block = blockIdx.x - (second ? p.first_block_of_second : 0);
@@ -80,10 +100,7 @@ void launch_pack(const char* kernel, const PackOperand& a, const PackOperand& b,
   if (blocks > 2147483647) {
     throw std::runtime_error(std::string(kernel) + ": the operands to be packed are larger than one launch can copy");
   }
-  pack_kernel<<<static_cast<unsigned>(blocks), kPackThreads, 0, stream>>>(p);
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
-    throw std::runtime_error(std::string(kernel) + ": launch of the packing copy failed: " + cudaGetErrorString(error));
-  }
+  launch_early(kernel, "packing copy", pack_kernel, blocks, kPackThreads, p, stream);
 }
 
 }  // namespace gemmx::sm90

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "core/splits.h"
 #include "device/scheduler/stream_k.cuh"
@@ -73,24 +72,14 @@ std::string supports(const KernelSpec& s, const Problem& p, const Device& device
   return check_extents(s, p, device.sm_count);
 }
 
-std::string supports_eights(const KernelSpec& s, const Problem& p, const Device& device) {
+std::string supports_words(const KernelSpec& s, const Problem& p, const Device& device) {
   if (std::string r = supports_common(s, p, device); !r.empty()) return r;
-  if (std::string r = check_extents(s, p, device.sm_count); !r.empty()) return r;
-  if (p.batch != 1) return "reads every eighth row of two matrices by TMA, got a batch of " + std::to_string(p.batch);
-  const int64_t limit = kMaxStrideBytes / (8 * kElementBytes);
-  for (const auto& [name, x] : {std::pair{"a", &p.a}, std::pair{"b", &p.b}}) {
-    if (x->leading_dimension() <= 0 || x->leading_dimension() >= limit) {
-      return "reads every eighth row of " + std::string(name) + " by TMA, which needs a row stride between 1 and " +
-             std::to_string(limit - 1) + " elements, got " + std::to_string(x->leading_dimension());
-    }
-  }
-  return {};
+  return check_extents(s, p, device.sm_count);
 }
 
-// Packed operands, then fp32 partials: [split][batch][M][N], which are not needed where the device runs all clusters
-// of splits at once, or stream-K's partial tiles with as many workers as the device has room for; it may run fewer.
-int64_t workspace_size(const KernelSpec& s, const Problem& p, const Plan& plan, const Device& device) {
-  const PackedBytes packed = packed_bytes(s, p);
+// fp32 partials: [split][batch][M][N], which are not needed where the device runs all clusters of splits at once, or
+// stream-K's partial tiles with as many workers as the device has room for; it may run fewer.
+int64_t workspace_size_words(const KernelSpec& s, const Problem& p, const Plan& plan, const Device& device) {
   int64_t partials = 0;
   if (plan.schedule == Schedule::stream_k) {
     const int64_t ctas = s.cluster.m * s.cluster.n;
@@ -101,7 +90,13 @@ int64_t workspace_size(const KernelSpec& s, const Problem& p, const Plan& plan, 
   } else if (plan.splits > 1) {
     partials = int64_t{plan.splits} * p.batch * p.m * p.n;
   }
-  return packed.a + packed.b + partials * size_of(DType::f32);
+  return partials * size_of(DType::f32);
+}
+
+// Packed operands, then partials.
+int64_t workspace_size(const KernelSpec& s, const Problem& p, const Plan& plan, const Device& device) {
+  const PackedBytes packed = packed_bytes(s, p);
+  return packed.a + packed.b + workspace_size_words(s, p, plan, device);
 }
 
 }  // namespace gemmx::sm90

@@ -16,10 +16,10 @@ enum class OperandOrder : uint8_t {
   swap_ab,  // computes D^T = B^T A^T: the tile's M runs over N
 };
 
-// How TMA reads the operands.
+// How the operands come to shared memory.
 enum class Loads : uint8_t {
-  tiles,   // as the matrices they are; those that TMA refuses are packed first (pack.cuh)
-  eights,  // K-major, as eight matrices of every eighth row each, whose rows all have one alignment (eights.cuh)
+  tiles,  // by TMA; operands that it refuses are packed first (pack.cuh)
+  words,  // by a warpgroup, K-major operands of any alignment (word_loader.cuh)
 };
 
 // The columns of a row after its name.
@@ -31,7 +31,6 @@ struct Row {
   TileShape tile;  // of the kernel: with swap_ab, tile.m runs over N and tile.n over M
   ClusterShape cluster;
   Consumers consumers;
-  int warpgroups;  // of consumers
   int stages;
   int priority;
 };
@@ -42,17 +41,17 @@ constexpr int round_up(int x, int multiple) { return (x + multiple - 1) / multip
 // the staged epilogue of other cases reuses (at most 2,560 bytes). With swapped operands D leaves from registers; 16
 // bytes keep the array.
 constexpr int epilogue_bytes_of_warp(const Row& r) { return r.operands == OperandOrder::swap_ab ? 16 : 2 * 16 * 128; }
-constexpr int consumer_warps(const Row& r) { return 4 * r.warpgroups; }
+inline constexpr int kConsumerWarpgroups = 2, kConsumerWarps = 4 * kConsumerWarpgroups;
 
 constexpr int stage_bytes(const Row& r) { return (r.tile.m + r.tile.n) * r.tile.k * 2; }
 
 // Dynamic shared memory: stages, the epilogue's buffers, the barriers of the ring and of C's boxes.
 constexpr int smem_bytes(const Row& r) {
-  return r.stages * stage_bytes(r) + consumer_warps(r) * epilogue_bytes_of_warp(r) +
-         round_up((r.stages + consumer_warps(r)) * 16, 128);
+  return r.stages * stage_bytes(r) + kConsumerWarps * epilogue_bytes_of_warp(r) +
+         round_up((r.stages + kConsumerWarps) * 16, 128);
 }
 
-constexpr int threads(const Row& r) { return 128 * (r.warpgroups + 1); }  // and a warpgroup of producers
+inline constexpr int kThreads = 128 * (kConsumerWarpgroups + 1);  // and a warpgroup of producers
 
 // CTAs of a cluster that the hardware surely takes.
 inline constexpr int kMaxClusterCtas = 8;
@@ -73,8 +72,9 @@ struct PackedBytes {
 PackedBytes packed_bytes(const KernelSpec&, const Problem&);
 
 std::string supports(const KernelSpec&, const Problem&, const Device&);
-std::string supports_eights(const KernelSpec&, const Problem&, const Device&);
+std::string supports_words(const KernelSpec&, const Problem&, const Device&);
 int64_t workspace_size(const KernelSpec&, const Problem&, const Plan&, const Device&);
+int64_t workspace_size_words(const KernelSpec&, const Problem&, const Plan&, const Device&);
 
 constexpr KernelSpec make_spec(const char* name, const Row& r) {
   KernelSpec s;
@@ -89,24 +89,23 @@ constexpr KernelSpec make_spec(const char* name, const Row& r) {
   s.stages = r.stages;
   s.mma = "HGMMA";
   s.numerics = NumericsClass::wgmma;
-  s.threads = threads(r);
+  s.threads = kThreads;
   s.smem_bytes = smem_bytes(r);
   s.priority = r.priority;
   s.swap_ab = r.operands == OperandOrder::swap_ab;
-  s.split_k = s.stream_k = r.loads == Loads::tiles;
-  s.supports = r.loads == Loads::tiles ? supports : supports_eights;
-  s.workspace_size = r.loads == Loads::tiles ? workspace_size : nullptr;
+  s.split_k = true;
+  s.stream_k = true;
+  s.supports = r.loads == Loads::words ? supports_words : supports;
+  s.workspace_size = r.loads == Loads::words ? workspace_size_words : workspace_size;
   return s;
 }
 
 }  // namespace gemmx::sm90
 
 // The columns as documented in instances.inc.
-#define GEMMX_SM90_ROW(DTYPE, MAJOR_A, MAJOR_B, OPERANDS, LOADS, TM, TN, TK, CM, CN, CONSUMERS, WARPGROUPS, STAGES, \
-                       PRIORITY)                                                                                    \
-  ::gemmx::sm90::Row {                                                                                              \
-    ::gemmx::DType::DTYPE, ::gemmx::Major::MAJOR_A, ::gemmx::Major::MAJOR_B, ::gemmx::sm90::OperandOrder::OPERANDS, \
-        ::gemmx::sm90::Loads::LOADS, {TM, TN, TK}, {CM, CN, 1}, ::gemmx::sm90::Consumers::CONSUMERS, WARPGROUPS,    \
-        STAGES, PRIORITY                                                                                            \
+#define GEMMX_SM90_ROW(DTYPE, MAJOR_A, MAJOR_B, OPERANDS, LOADS, TM, TN, TK, CM, CN, CONSUMERS, STAGES, PRIORITY)     \
+  ::gemmx::sm90::Row {                                                                                                \
+    ::gemmx::DType::DTYPE, ::gemmx::Major::MAJOR_A, ::gemmx::Major::MAJOR_B, ::gemmx::sm90::OperandOrder::OPERANDS,   \
+        ::gemmx::sm90::Loads::LOADS, {TM, TN, TK}, {CM, CN, 1}, ::gemmx::sm90::Consumers::CONSUMERS, STAGES, PRIORITY \
   }
 #define GEMMX_SM90_SPEC(NAME, ...) ::gemmx::sm90::make_spec(#NAME, GEMMX_SM90_ROW(__VA_ARGS__))

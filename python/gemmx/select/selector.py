@@ -276,7 +276,13 @@ def slow_path_reason(problem: _C.Problem, device: _C.Device, plan: _C.Plan) -> s
                 f"and {how} {kernel.name}; make {name} contiguous."
             )
         if matrix.vector_bytes < 16:
-            if kernel.family == "sm90" and name != "out":
+            if "_words_" in kernel.name and name != "out":
+                return (
+                    f"{name}'s rows start at multiples of {matrix.vector_bytes} bytes, so that {kernel.name} loads "
+                    f"them by 16-byte words through registers; pad {name}'s leading dimension to a multiple of "
+                    f"{16 // shape.bytes_a} elements."
+                )
+            if kernel.packs and name != "out":
                 return (
                     f"{name}'s rows start at multiples of {matrix.vector_bytes} bytes, so that it is copied to aligned "
                     f"rows before {kernel.name} runs; pad {name}'s leading dimension to a multiple of "
