@@ -12,7 +12,7 @@ A block lies between two markers; what stands there is replaced:
     <!-- end:rows -->
     <!-- begin:chain nvidia-h200 -->        one line per M of the chain of decode layers
     <!-- end:chain -->
-    <!-- begin:bandwidth nvidia-h200 -->    the plot of GB/s over the weight's size, from suite decode
+    <!-- begin:bandwidth nvidia-h200 -->    the plot of GB/s over the weight's size, from rows with a floor
     <!-- end:bandwidth -->
 """
 
@@ -29,6 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gemmx.bench.manifest import FLOOR_MAX_M, FLOOR_SUITES
 from gemmx.bench.results import Document, Summary, read, summarise
 from gemmx.bench.stats import weighted_geomean
 
@@ -84,7 +85,7 @@ def results_block(gpu: str, suites: Suites, page: Path, root: Path) -> str:
     text = ""
     if measured:
         head = ["suite", "rows", "torch / gemmx (worst)", "torch / own (worst)", "cuBLASLt best / gemmx",
-                "cuBLASLt serves", "of the floor", "largest error / bound"]  # fmt: skip
+                "cuBLASLt serves", f"of the floor (M ≤ {FLOOR_MAX_M})", "largest error / bound"]  # fmt: skip
         text += table(head, [suite_cells(summarise(d)) for d in measured.values()]) + "\n"
         image = os.path.relpath(plot_path(root, gpu), page.parent)
         text += f"![Speed relative to torch, one dot per row]({image})\n\n"
@@ -157,7 +158,7 @@ def bandwidth_block(gpu: str, suites: Suites, page: Path, root: Path) -> str:
     head = ["M", "weights", "gemmx of the floor (geometric mean)", "torch of the floor"]
     return (
         f"![GB/s of weights over their size, a panel an M]({image})\n\n{table(head, lines)}\n"
-        f"{runs_line([suites['decode']])}"
+        f"{runs_line(list(floor_documents(suites).values()))}"
     )
 
 
@@ -207,16 +208,28 @@ def bandwidth_path(root: Path, gpu: str) -> Path:
     return root / "docs" / "img" / f"{gpu}-bandwidth.svg"
 
 
+def has_floor(row: dict[str, Any]) -> bool:
+    return row["status"] == "measured" and bool(row.get("floor_us"))
+
+
+def floor_documents(suites: Suites) -> Suites:
+    """The result files that the bandwidth is read from: those of FLOOR_SUITES with a row at a plotted M."""
+    return {
+        name: suites[name]
+        for name in FLOOR_SUITES
+        if name in suites and any(has_floor(row) and row["M"] in BANDWIDTH_M for row in suites[name]["rows"])
+    }
+
+
 def bandwidth_points(suites: Suites) -> dict[int, dict[str, tuple[list[float], list[float]]]]:
-    """Per M of suite decode and arm, the weights in MB, ascending, and the GB/s at which they were passed over.
+    """Per M and arm, of rows with a floor, the weights in MB, ascending, and the GB/s at which they were passed over.
 
     The weight's bytes over the time, of all arms alike: the ratio of two is that of their times.
     """
     points: dict[int, dict[str, tuple[list[float], list[float]]]] = {}
-    rows = suites["decode"]["rows"] if "decode" in suites else []
+    rows = [row for document in floor_documents(suites).values() for row in document["rows"] if has_floor(row)]
     for m in BANDWIDTH_M:
-        here = [r for r in rows if r["status"] == "measured" and r["M"] == m and r.get("floor_us")]
-        sized = sorted(((2.0 * r["N"] * r["K"], r) for r in here), key=lambda pair: pair[0])
+        sized = sorted(((2.0 * r["N"] * r["K"], r) for r in rows if r["M"] == m), key=lambda pair: pair[0])
         if sized:
             points[m] = {
                 arm: ([b / 1e6 for b, _ in sized], [b / r[f"{arm}_us"] / 1e3 for b, r in sized])

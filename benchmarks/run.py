@@ -30,7 +30,6 @@ from gemmx.bench.manifest import Row, load
 from gemmx.bench.suite import Result, measure_row, outcome
 
 ROOT = Path(__file__).resolve().parent
-FLOOR_SUITES = ("decode",)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -104,7 +103,7 @@ def summary_line(s: results.Summary) -> str:
     )
 
 
-def run_rows(rows: list[Row], device: Any, with_floor: bool) -> list[Result]:
+def run_rows(rows: list[Row], device: Any) -> list[Result]:
     """Every row's result, failures included.
 
     A row that raises is recorded as failed and the next one runs; when it took the CUDA context with it, the
@@ -118,7 +117,7 @@ def run_rows(rows: list[Row], device: Any, with_floor: bool) -> list[Result]:
             continue
         start = time.perf_counter()
         try:
-            measured.append(measure_row(row, device, with_floor=with_floor))
+            measured.append(measure_row(row, device))
         except Exception as error:
             measured.append(outcome(row, "failed", f"{type(error).__name__}: {error}"))
             try:
@@ -200,7 +199,7 @@ def main() -> int:
     documents: list[results.Document] = []
     for name, manifest in suites(options.suite).items():
         rows = [row for row in manifest if re.search(options.rows, row.name)]
-        measured = run_rows(rows[: options.limit or None], device, name in FLOOR_SUITES)
+        measured = run_rows(rows[: options.limit or None], device)
         if partial and options.out is None:
             documents.append({"header": {"suite": name}, "rows": measured})
         else:

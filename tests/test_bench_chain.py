@@ -325,6 +325,18 @@ def test_bandwidth_is_weight_bytes_over_time_in_the_order_of_their_size() -> Non
     assert report.bandwidth_points({}) == {}
 
 
+def test_bandwidth_at_m_64_comes_from_suite_mid_once_it_has_the_floor() -> None:
+    report = script("report")
+    decode = document([decode_row(16, 4096, 4096)])
+    before = document([decode_row(64, 4096, 4096, floor_us=None), decode_row(128, 4096, 4096, floor_us=None)])
+    assert list(report.bandwidth_points({"decode": decode, "mid": before})) == [16]
+    assert list(report.floor_documents({"decode": decode, "mid": before})) == ["decode"]
+    mid = document([decode_row(64, 4096, 4096), decode_row(128, 4096, 4096, floor_us=None)])
+    assert list(report.bandwidth_points({"mid": mid, "decode": decode})) == [16, 64]
+    assert list(report.bandwidth_points({"mid": mid})) == [64]
+    assert report.bandwidth_points({"dense": mid}) == {}
+
+
 def test_report_shows_the_chain_and_the_bandwidth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report, folder = script("report"), tmp_path / "benchmarks" / "results" / "nvidia-h200"
     failed = {"suite": "chain", "name": "llama3-8b-m64", "M": 64, "status": "failed", "reason": "no | way"}
@@ -342,10 +354,14 @@ def test_report_shows_the_chain_and_the_bandwidth(tmp_path: Path, monkeypatch: p
     row = decode_row(16, 4096, 4096)
     monkeypatch.setattr(report, "results_block", lambda *_: "")
     monkeypatch.setattr(report, "plot_points", lambda suites: {})
-    results.write(folder / "decode.json", document([row, decode_row(64, 1024, 1024)]))
+    results.write(folder / "decode.json", document([row]))
+    mid = document([decode_row(64, 1024, 1024), decode_row(128, 1024, 1024, floor_us=None)])
+    mid["header"] |= {"source_hash": "fedcba9876543210"}
+    results.write(folder / "mid.json", mid)
     monkeypatch.setattr(report.sys, "argv", ["report.py", "--root", str(tmp_path)])
     assert report.main() == 0
-    assert "| 16 | 1, 34 to 34 MB | 80 % | 64 % |" in page.read_text()
+    assert "| 16 | 1, 34 to 34 MB | 80 % | 64 % |\n| 64 | 1, 2 to 2 MB | 80 % | 64 % |" in page.read_text()
+    assert "library 0123456789ab, fedcba987654." in page.read_text()
     assert "](docs/img/nvidia-h200-bandwidth.svg)" in page.read_text()
     found = report.load_results(folder.parent)
     assert report.stale(tmp_path, found) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -193,7 +194,7 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_a_measured_row_is_complete(pretend_gpu: SimpleNamespace) -> None:
     device = pretend_gpu.fake.cuda_device(0)
-    row = suite.measure_row(make_row(), device, with_floor=True)
+    row = suite.measure_row(make_row(), device)
     assert results.validate(document([row])) == []
     assert (row["kernel"], row["kernel_family"], row["own_kernel"]) == ("cublaslt_gemm", "cublaslt", "sm90_gemm")
     assert row["cublaslt_best_index"] in (0, 1, 2) and row["floor_variant"] == 0
@@ -203,17 +204,35 @@ def test_a_measured_row_is_complete(pretend_gpu: SimpleNamespace) -> None:
 
 def test_own_is_the_same_arm_where_the_selector_takes_our_kernel(pretend_gpu: SimpleNamespace) -> None:
     pretend_gpu.chosen = "sm80_gemm"
-    row = suite.measure_row(make_row(epilogue="bias+relu"), pretend_gpu.fake.cuda_device(0), with_floor=False)
+    row = suite.measure_row(make_row(epilogue="bias+relu"), pretend_gpu.fake.cuda_device(0))
     assert results.validate(document([row])) == []
     assert row["own_us"] == row["gemmx_us"] and row["own_plan"] == row["plan"]
     assert row["cublaslt_best_us"] is None and "plain products only" in row["cublaslt_best_reason"]
-    assert row["floor_us"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "m", "measured"), [("decode", 1, True), ("mid", 64, True), ("mid", 65, False), ("dense", 5, False)]
+)
+def test_the_floor_is_measured_at_small_m_of_decode_and_mid(
+    pretend_gpu: SimpleNamespace, name: str, m: int, measured: bool
+) -> None:
+    row = suite.measure_row(replace(make_row(), suite=name, M=m), pretend_gpu.fake.cuda_device(0))
+    assert results.validate(document([row])) == []
+    assert (row["floor_us"] is not None) == ("floor_over_gemmx" in row) == measured
+    if not measured:
+        assert row["floor_reason"] == "measured for rows of the suites decode and mid with M of at most 64"
+
+
+def test_the_manifests_have_a_floor_at_every_m_of_the_bandwidths_plot() -> None:
+    rows = [row for path in sorted((ROOT / "benchmarks" / "manifests").glob("*.csv")) for row in manifest.load(path)]
+    with_floor = {row.M for row in rows if not row.unsupported() and not row.without_floor()}
+    assert set(script("report").BANDWIDTH_M) <= with_floor == {1, 2, 4, 8, 16, 32, 64}
 
 
 def test_a_row_whose_op_runs_another_kernel_fails(pretend_gpu: SimpleNamespace) -> None:
     pretend_gpu.ran = "sm80_gemm"
     with pytest.raises(RuntimeError, match="the plan names cublaslt_gemm, but the op launched sm80_gemm"):
-        suite.measure_row(make_row(), pretend_gpu.fake.cuda_device(0), with_floor=False)
+        suite.measure_row(make_row(), pretend_gpu.fake.cuda_device(0))
 
 
 def test_run_writes_a_valid_file_and_reports_skipped_rows(
@@ -262,7 +281,7 @@ def test_a_row_that_raises_does_not_stop_the_suite(monkeypatch: pytest.MonkeyPat
     run = script("run")
     rows = [make_row(name=name) for name in ("good", "raises", "good too", "kills", "after")]
 
-    def fake_measure(row: manifest.Row, device: Any, *, with_floor: bool) -> dict[str, Any]:
+    def fake_measure(row: manifest.Row, device: Any) -> dict[str, Any]:
         if row.name in ("raises", "kills"):
             lost["now"] = row.name == "kills"
             raise RuntimeError(f"{row.name}!")
@@ -275,7 +294,7 @@ def test_a_row_that_raises_does_not_stop_the_suite(monkeypatch: pytest.MonkeyPat
     lost = {"now": False}
     monkeypatch.setattr(run, "measure_row", fake_measure)
     monkeypatch.setattr(run.torch.cuda, "synchronize", synchronize)
-    found = run.run_rows(rows, SimpleNamespace(), with_floor=False)
+    found = run.run_rows(rows, SimpleNamespace())
     assert [row["status"] for row in found] == ["measured", "failed", "measured", "failed", "failed"]
     assert found[1]["reason"] == "RuntimeError: raises!"
     assert "row kills destroyed the CUDA context" in found[4]["reason"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 FLOAT_DTYPES = ("bf16", "f16", "f32")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish")
+FLOOR_SUITES, FLOOR_MAX_M = ("decode", "mid"), 64  # rows with a streaming read beside them
 PRECISIONS = {"f32": None, "tf32": "tf32", "3xtf32": "3xtf32"}  # the compute column -> the op's argument
 _VALUES = {
     "major_a": ("k", "m"),
@@ -91,6 +92,12 @@ class Row:
         if "swiglu" in self.epilogue_terms:
             return "swiglu needs the op gemm_gated, which this version does not have"
         return ""
+
+    def without_floor(self) -> str:
+        """Why no streaming read is measured beside the row, in one sentence; "" when one is."""
+        if self.suite in FLOOR_SUITES and self.M <= FLOOR_MAX_M:
+            return ""
+        return f"measured for rows of the suites {' and '.join(FLOOR_SUITES)} with M of at most {FLOOR_MAX_M}"
 
 
 def load(path: Path) -> list[Row]:

@@ -56,7 +56,7 @@ def request_for(plan: Any) -> dict[str, Any]:
     return {**request, "splits": plan.splits} if plan.schedule == "split_k" else request
 
 
-def measure_row(row: Row, device: Any, *, with_floor: bool) -> Result:
+def measure_row(row: Row, device: Any) -> Result:
     """All numbers of a row. Raises where gemmx or torch could not be measured; skips what the op does not take."""
     reason = row.unsupported()
     if reason:
@@ -69,10 +69,10 @@ def measure_row(row: Row, device: Any, *, with_floor: bool) -> Result:
             if row.compute == "f32":  # what this version promises to run
                 raise
             return outcome(row, "skipped", str(error))
-        return _measure(case, plan, device, with_floor)
+        return _measure(case, plan, device)
 
 
-def _measure(case: Case, plan: Any, device: Any, with_floor: bool) -> Result:
+def _measure(case: Case, plan: Any, device: Any) -> Result:
     row, problem = case.row, case.problem()
     result = outcome(row, "measured")
     result |= {"kernel": plan.kernel, "kernel_family": kernel_family(plan.kernel), "plan": str(plan)}
@@ -89,8 +89,8 @@ def _measure(case: Case, plan: Any, device: Any, with_floor: bool) -> Result:
     lt, lt_reason = _best_lt(case, problem)
     if lt is not None:
         result["cublaslt_best_index"], arms["cublaslt_best"] = lt
-    floor_reason = "measured for the suite decode only"
-    if with_floor:
+    floor_reason = row.without_floor()
+    if not floor_reason:
         floor, floor_reason = _best_stream_read_of(case, device.sm_count)
         if floor is not None:
             result["floor_variant"], arms["floor"] = floor
