@@ -51,11 +51,23 @@ class WordLoader {
     offset_ = static_cast<uint32_t>(thread / 8 * kSwizzleBytes + swizzled * 16);
   }
 
-  // The words of the next stage.
+  // The words of the next stage: loads without a branch, so that all of them are on their way at once.
   __device__ __forceinline__ void load(Words& words) {
+    bool hangs_over = false;
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {
-      if (i * kRowsOfPass < rows_) words[i] = load_word(next_ + i * pass_bytes_);
+      const unsigned char* const at = next_ + i * pass_bytes_;
+      const bool row = i * kRowsOfPass < rows_;
+      const bool inside = row && at >= begin_ && at + 16 <= end_;
+      words[i] = load_if(inside, at);
+      hangs_over |= row && !inside;
+    }
+    if (hangs_over) {
+#pragma unroll
+      for (int i = 0; i < kPasses; ++i) {
+        const unsigned char* const at = next_ + i * pass_bytes_;
+        if (i * kRowsOfPass < rows_ && (at < begin_ || at + 16 > end_)) words[i] = gather(at);
+      }
     }
     next_ += kSwizzleBytes;
   }
@@ -76,8 +88,22 @@ class WordLoader {
   }
 
  private:
-  __device__ __forceinline__ uint4 load_word(const unsigned char* at) const {
-    if (at >= begin_ && at + 16 <= end_) return __ldg(reinterpret_cast<const uint4*>(at));
+  // Volatile: it is to be issued here, stages before its use.
+  __device__ static __forceinline__ uint4 load_if(bool condition, const unsigned char* at) {
+    uint4 x = {};
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %5, 0;\n"
+        "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+        "}"
+        : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
+        : "l"(at), "r"(static_cast<uint32_t>(condition)));
+    return x;
+  }
+
+  // The elements of a word that exist, zeros for the others.
+  __device__ __forceinline__ uint4 gather(const unsigned char* at) const {
     uint32_t words[4] = {};
 #pragma unroll
     for (int i = 0; i < 8; ++i) {

@@ -297,7 +297,7 @@ __device__ __forceinline__ void produce_words(const KernelParams<Config>& p, Sha
         const int k_left = p.k - (w.k_begin + tile) * Config::kTileK;
         a.store(stage, words_a[i], words_a[(i + 1) % kBuffers], k_left);
         b.store(stage + Mainloop::TileA::kBytes, words_b[i], words_b[(i + 1) % kBuffers], k_left);
-        device::ptx::fence_proxy_async();
+        // The consumers fence these stores from wgmma's reads: here the fence would wait for all loads in flight.
         __syncwarp();
         if (threadIdx.x % 32 == 0) device::ptx::mbarrier_arrive(shared.ring.full_address(at.stage));
         at.advance();

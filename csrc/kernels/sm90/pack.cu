@@ -5,7 +5,6 @@
 
 #include "device/bytes.cuh"
 #include "device/ptx/griddepcontrol.cuh"
-#include "device/ptx/tma.cuh"
 #include "kernels/sm90/early_launch.cuh"
 
 namespace gemmx::sm90 {
@@ -21,15 +20,6 @@ __device__ __forceinline__ uint4 gather(const PackOperand& o, const uint16_t* ro
   return {words[0], words[1], words[2], words[3]};
 }
 
-// The source is read once: the packed copy is what L2 is to keep.
-__device__ __forceinline__ uint4 load_once(uintptr_t address) {
-  uint4 x;
-  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(address), "l"(device::ptx::kEvictFirst));
-  return x;
-}
-
 __device__ __forceinline__ uint4 load_chunk(const PackOperand& o, const uint16_t* matrix, int64_t r, int64_t first) {
   const uint16_t* const row = matrix + r * o.row_stride;
   if (o.element_stride != 1) return gather(o, row, first);
@@ -39,8 +29,8 @@ __device__ __forceinline__ uint4 load_chunk(const PackOperand& o, const uint16_t
   const auto begin = reinterpret_cast<uintptr_t>(matrix);
   const auto end = reinterpret_cast<uintptr_t>(matrix + (o.rows - 1) * o.row_stride + o.length);
   if (low < begin || low + (byte == 0 ? 16 : 32) > end) return gather(o, row, first);
-  const uint4 x = load_once(low);
-  return byte == 0 ? x : device::bytes_from(x, load_once(low + 16), byte);
+  const uint4 x = __ldg(reinterpret_cast<const uint4*>(low));
+  return byte == 0 ? x : device::bytes_from(x, __ldg(reinterpret_cast<const uint4*>(low) + 1), byte);
 }
 
 // Index: 32-bit where all chunks can be counted so, since a 64-bit division takes as long as the loads. One division a
