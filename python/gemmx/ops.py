@@ -84,7 +84,8 @@ def gemm(  # noqa: PLR0917, the order of the op's schema
         out_dtype: D's dtype: a's, the default, or float32.
         precision: Of float32 products on CUDA: "ieee" or "tf32". None follows torch's own setting,
             torch.backends.cuda.matmul.fp32_precision, which torch.set_float32_matmul_precision and allow_tf32 set too.
-        numerics: "deterministic", the default.
+        numerics: "deterministic", the default, or "batch_invariant", for float16 and bfloat16: on one GPU architecture
+            a row of D has the same bits whatever M is and wherever in the batch the row stands (docs/numerics.md).
         schedule: "auto" leaves the schedule to the selector; another is honoured or refused with the reason.
         splits: Cuts of K; 0 leaves them to the selector, another number is honoured or refused with the reason.
         kernel: A kernel's name, honoured or refused with the reason; None leaves it to the selector.
@@ -329,7 +330,9 @@ def _reference(
     *_: Any,
     **options: Any,
 ) -> Tensor:
-    return reference.gemm(
+    invariant = checked.problem.numerics == "batch_invariant"
+    compute = reference.gemm_batch_invariant if invariant else reference.gemm
+    return compute(
         a,
         b,
         c,
