@@ -245,11 +245,11 @@ void check_cuts_of_batch_invariant(const Problem& p) {
   }
   const int64_t splits = splits_for(p.n, p.k, size_of(p.a.dtype));
   if (p.splits > 0 && p.splits != splits) {
-    wrong("splits: is ", p.splits, " but numerics 'batch_invariant' cuts K=", p.k, " into ", splits,
+    wrong("splits: is ", p.splits, " but numerics 'batch_invariant' cuts this K into ", splits,
           " for every M; leave splits 0");
   }
   if (p.schedule == Schedule::data_parallel && splits != 1) {
-    wrong("schedule: is 'data_parallel' but numerics 'batch_invariant' cuts K=", p.k, " into ", splits,
+    wrong("schedule: is 'data_parallel' but numerics 'batch_invariant' cuts this K into ", splits,
           " for every M; leave schedule None");
   }
 }
