@@ -10,6 +10,8 @@ A block lies between two markers; what stands there is replaced:
     <!-- end:results -->
     <!-- begin:rows nvidia-h200 dense -->   one line per row of a suite
     <!-- end:rows -->
+    <!-- begin:invariant nvidia-h200 -->    what batch_invariant costs
+    <!-- end:invariant -->
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ import re
 import sys
 from pathlib import Path
 
+from gemmx.bench.invariant import costs
 from gemmx.bench.results import Document, Summary, read, summarise
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/benchmarks.md")
-BLOCK = re.compile(r"(<!-- begin:(results|rows) ([^>]*?) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL)
+PAGES = ("README.md", "docs/benchmarks.md", "docs/numerics.md")
+BLOCK = re.compile(r"(<!-- begin:(results|rows|invariant) ([^>]*?) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL)
+NO_SUITES = ("host", "invariant")  # result files that are no suite's
+NOTABLE = 1.05  # invariant / default of the rows that are listed
 NOT_MEASURED = "Not measured.\n"
 TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 
@@ -69,7 +74,7 @@ def suite_cells(s: Summary) -> list[str]:
 
 
 def results_block(gpu: str, suites: Suites, page: Path, root: Path) -> str:
-    measured = {name: d for name, d in suites.items() if name != "host"}
+    measured = {name: d for name, d in suites.items() if name not in NO_SUITES}
     if not suites:
         return NOT_MEASURED
     text = ""
@@ -85,11 +90,42 @@ def results_block(gpu: str, suites: Suites, page: Path, root: Path) -> str:
             [[f"{r['M']}x{r['N']}x{r['K']}", r["mode"], number(r["gemmx_us"]), number(r["torch_us"]),
               number(r["torch_over_gemmx"])] for r in suites["host"]["rows"]],
         ) + "\n"  # fmt: skip
-    h = next(iter(suites.values()))["header"]
-    dates = sorted({d["header"]["date"][:10] for d in suites.values()})
-    hashes = sorted({d["header"]["source_hash"][:12] for d in suites.values()})
-    text += f"{h['gpu']}, driver {h['driver']}, torch {h['torch']}, cuBLASLt {h['cublaslt']}; {', '.join(dates)}; "
+    if "invariant" in suites:
+        text += cost_table(suites["invariant"]) + "\n"
+    return text + of_runs(list(suites.values()))
+
+
+def of_runs(documents: list[Document]) -> str:
+    h = documents[0]["header"]
+    dates = sorted({d["header"]["date"][:10] for d in documents})
+    hashes = sorted({d["header"]["source_hash"][:12] for d in documents})
+    text = f"{h['gpu']}, driver {h['driver']}, torch {h['torch']}, cuBLASLt {h['cublaslt']}; {', '.join(dates)}; "
     return text + f"library {', '.join(hashes)}.\n"
+
+
+def cost_table(document: Document) -> str:
+    head = ["`batch_invariant`", "rows", "run the default's plan", "invariant / default (worst)",
+            "torch / invariant (worst)"]  # fmt: skip
+    return table(head, [
+        [c.suite, str(c.rows) + (f" ({c.failed} FAILED)" if c.failed else ""), str(c.same_plan),
+         f"{number(c.over_default)} ({number(c.worst)})", f"{number(c.torch_over_invariant)} ({number(c.slowest)})"]
+        for c in costs(document)])  # fmt: skip
+
+
+def invariant_block(document: Document | None) -> str:
+    """The suites, and the rows that cost most."""
+    if document is None:
+        return NOT_MEASURED
+    rows = [r for r in document["rows"] if r["status"] == "measured" and r["invariant_over_default"] > NOTABLE]
+    rows.sort(key=lambda r: (-r["invariant_over_default"], r["name"]))
+    head = ["row", "M x N x K", "default µs", "invariant µs", "torch µs", "invariant / default", "the default's plan"]
+    lines = [
+        [f"{r['suite']}/{r['name']}", f"{r['M']}x{r['N']}x{r['K']}",
+         *(number(r[f"{arm}_us"]) for arm in ("default", "invariant", "torch")), number(r["invariant_over_default"]),
+         f"`{r['default_plan']}`"] for r in rows
+    ]  # fmt: skip
+    listed = f"Rows that take over {NOTABLE} of the default's time: {len(rows) or 'none'}.\n"
+    return "\n".join([cost_table(document), listed, *([table(head, lines)] if lines else []), of_runs([document])])
 
 
 def rows_block(document: Document | None) -> str:
@@ -116,7 +152,12 @@ def render(page: Path, found: dict[str, Suites], root: Path) -> str:
         begin, kind, what, _, end = match.groups()
         gpu, _, suite = what.partition(" ")
         suites = found.get(gpu, {})
-        body = results_block(gpu, suites, page, root) if kind == "results" else rows_block(suites.get(suite))
+        if kind == "results":
+            body = results_block(gpu, suites, page, root)
+        elif kind == "invariant":
+            body = invariant_block(suites.get("invariant"))
+        else:
+            body = rows_block(suites.get(suite))
         return f"{begin}\n{body}\n{end}"
 
     return BLOCK.sub(replace, page.read_text())
@@ -133,6 +174,8 @@ def plot_points(suites: Suites) -> dict[str, dict[str, list[float]]]:
     """Per suite, torch time over the time of gemmx, of our own kernels and of cuBLASLt's best, per row."""
     points: dict[str, dict[str, list[float]]] = {}
     for name, document in suites.items():
+        if name in NO_SUITES:
+            continue
         rows = [row for row in document["rows"] if row.get("status") == "measured"]
         if not rows:
             continue

@@ -14,7 +14,7 @@ import torch
 
 from bench_rows import ROOT, make_row, script
 from gemmx import _C
-from gemmx.bench import manifest, results, suite, timer
+from gemmx.bench import invariant, manifest, results, suite, timer
 from gemmx.bench.cases import Case
 
 COMMITTED = sorted((ROOT / "benchmarks" / "results").glob("*/*.json"))
@@ -83,6 +83,9 @@ def test_committed_results_are_complete(path: Path) -> None:
     if path.stem == "ladder":
         rungs = {row["name"] for row in found["rows"]} & {s.name for s in _C.kernels() if s.family == "ladder"}
         assert len(rungs) == 8
+    elif path.stem == "invariant":
+        manifests = [manifest.load(ROOT / "benchmarks" / "manifests" / f"{s}.csv") for s in invariant.SUITES]
+        assert [(r["suite"], r["name"]) for r in found["rows"]] == [(r.suite, r.name) for m in manifests for r in m]
     elif path.stem != "host":
         names = [row.name for row in manifest.load(ROOT / "benchmarks" / "manifests" / f"{path.stem}.csv")]
         assert [row["name"] for row in found["rows"]] == names
@@ -297,7 +300,7 @@ def test_a_row_that_raises_does_not_stop_the_suite(monkeypatch: pytest.MonkeyPat
     lost = {"now": False}
     monkeypatch.setattr(run, "measure_row", fake_measure)
     monkeypatch.setattr(run.torch.cuda, "synchronize", synchronize)
-    found = run.run_rows(rows, SimpleNamespace(), with_floor=False)
+    found = run.run_rows(rows, SimpleNamespace(), lambda row, device: run.measure_row(row, device, with_floor=False))
     assert [row["status"] for row in found] == ["measured", "failed", "measured", "failed", "failed"]
     assert found[1]["reason"] == "RuntimeError: raises!"
     assert "row kills destroyed the CUDA context" in found[4]["reason"]

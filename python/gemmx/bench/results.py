@@ -98,7 +98,11 @@ def validate(document: Document) -> list[str]:
     if not isinstance(header, dict) or not isinstance(rows, list):
         return ["it takes a header and a list of rows"]
     faults = [f"header: {key} is missing or empty" for key in HEADER_KEYS if not header.get(key)]
-    checks: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {"host": _host_faults, "ladder": _ladder_faults}
+    checks: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
+        "host": _host_faults,
+        "ladder": _ladder_faults,
+        "invariant": _invariant_faults,
+    }
     check = checks.get(str(header.get("suite")), _row_faults)
     for row in rows:
         faults += [f"row {row.get('name')}: {fault}" for fault in check(row)]
@@ -130,6 +134,28 @@ def _row_faults(row: Mapping[str, Any]) -> list[str]:
 def _host_faults(row: Mapping[str, Any]) -> list[str]:
     faults = [f"{key} is missing" for key in ("name", "mode", "M", "N", "K", "kernel", "plan") if not row.get(key)]
     return faults + _arm_faults(row, "gemmx") + _arm_faults(row, "torch")
+
+
+def _invariant_faults(row: Mapping[str, Any]) -> list[str]:
+    """Rows of gemmx.bench.invariant: three arms, two plans, two ratios, and an error of its bound."""
+    status = row.get("status")
+    if status not in STATUSES:
+        return [f"status is {status!r}; it takes {', '.join(STATUSES)}"]
+    faults = [f"{key} is missing" for key in ("suite", "name", "M", "N", "K", "batch", "weight") if key not in row]
+    if status != "measured":
+        return faults if row.get("reason") else [*faults, f"a {status} row needs a reason"]
+    for arm in ("default", "invariant", "torch"):
+        faults += _arm_faults(row, arm)
+    keys = ("kernel", "plan", "default_kernel", "default_plan")
+    faults += [f"{key} is missing" for key in keys if not row.get(key)]
+    faults += [f"{key} is not a positive number" for key in ("invariant_over_default", "torch_over_invariant", "weight")
+               if not _positive(row.get(key))]  # fmt: skip
+    if row.get("same_plan") != (row.get("plan") == row.get("default_plan")):
+        faults.append(f"same_plan is {row.get('same_plan')}, but the plans say otherwise")
+    error = row.get("error")
+    if not isinstance(error, (int, float)) or not 0 <= error <= 1:
+        faults.append(f"error is {error}, outside [0, 1] of its bound")
+    return faults
 
 
 def _ladder_faults(row: Mapping[str, Any]) -> list[str]:
