@@ -149,8 +149,11 @@ def refusal_of_numerics(case: Case, dtype: str) -> str:
     if case.k and case.alpha:
         if case.schedule == "stream_k":
             return "schedule: is 'stream_k', which cuts K"
-        if case.splits not in (0, _C.splits_for(case.n, case.k, 2)):
+        prescribed = _C.splits_for(case.n, case.k, 2)
+        if case.splits not in (0, prescribed):
             return f"splits: is {case.splits} but numerics 'batch_invariant'"
+        if case.schedule == "data_parallel" and prescribed > 1:
+            return "schedule: is 'data_parallel' but numerics 'batch_invariant'"
     return ""
 
 

@@ -84,16 +84,14 @@ def test_kernels_outside_are_refused_by_name_with_the_reason() -> None:
             decide(problem(256, 256, 256, kernel=kernel), device, only_built=False)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "splits", "reason"),
-    [("stream_k", 1, "cuts K under stream_k"), ("split_k", 2, "cuts K into 1 with batch_invariant")],
-)
-def test_no_plan_passes_that_cuts_k_otherwise(schedule: str, splits: int, reason: str) -> None:
+def test_no_plan_passes_that_cuts_k_otherwise() -> None:
     """Whoever made it: a table, a selector of the caller's."""
     device, p = profile("h200"), problem(64, 4096, 4096)
-    kernel = choose(p, device, only_built=False).kernel
-    assert reason in _C.check_plan(_C.Plan(kernel, schedule, splits), p, device)
-    assert _C.check_plan(_C.Plan(kernel, "split_k", 1), p, device) == ""
+    kernel, splits = choose(p, device, only_built=False).kernel, _C.splits_for(p.n, p.k, 2)
+    reason = _C.check_plan(_C.Plan(kernel, "split_k", splits + 1), p, device)
+    assert f"cuts K into {splits} with batch_invariant, whatever M is, and not into {splits + 1}" in reason
+    assert "cuts K under stream_k where the number" in _C.check_plan(_C.Plan(kernel, "stream_k"), p, device)
+    assert _C.check_plan(_C.Plan(kernel, "split_k", splits), p, device) == ""
 
 
 # ---- selection -------------------------------------------------------------------------------------------------------
@@ -128,6 +126,8 @@ def test_every_plan_that_the_selector_considers_keeps_the_promise(
     call: tuple[tuple[int, int, int, str], dict[str, Any]],
 ) -> None:
     shape, options = call
+    if _C.splits_for(shape[1], shape[2], 2) > 1 and options["schedule"] == "data_parallel":
+        options["schedule"] = None  # refused
     p = problem(*shape, **options)
     for model in MODELS:
         device = profile(model)
@@ -191,7 +191,7 @@ def test_a_default_row_serves_where_its_plan_keeps_the_promise(tmp_path: Path, u
     outside = [
         library,
         _C.Plan("sm80_gemm_bf16_bf16_f32_any_kk_16x64x128_w16x16_s4"),
-        _C.Plan(ranked[0].kernel, "split_k", 4),
+        _C.Plan(ranked[0].kernel, "split_k", _C.splits_for(4096, 14336, 2) + 1),
         _C.Plan(ranked[0].kernel, "stream_k"),
     ]
     rows = [tables.row_dict(default, plan, 9.0) for plan in outside]
@@ -233,14 +233,15 @@ def test_a_row_of_unknown_numerics_is_no_row(tmp_path: Path, user_tables: None) 
 def test_explain_says_what_numerics_costs(user_tables: None) -> None:
     told = explain.shape(64, 512, 14336, device="h200", **INVARIANT)
     cost = told.numerics
-    assert cost is not None and (cost.numerics_class, cost.splits, cost.measured) == ("wgmma", 1, False)
+    assert cost is not None and (cost.numerics_class, cost.measured) == ("wgmma", False)
+    splits = _C.splits_for(512, 14336, 2)
     assert cost.default_plan["splits"] > 1 or cost.default_plan["kernel"] in cost.rejected
     assert cost.over_default > 1
     assert "cublaslt_gemm_bf16_bf16_f32_any" in cost.rejected
     assert not {name for name in cost.rejected if SPECS[name].family == "sm90"}
-    assert "batch_invariant: class wgmma, K in 1 for every M" in str(told)
+    assert f"batch_invariant: class wgmma, K in {splits} for every M" in str(told)
     assert "rejected for it alone: " in str(told)
-    assert told.to_dict()["numerics"]["splits"] == 1
+    assert told.to_dict()["numerics"]["splits"] == cost.splits == splits
     assert explain.shape(64, 512, 14336, device="h200").numerics is None
     empty_sum = explain.shape(16, 64, 0, device="h200", bias="bf16", **INVARIANT).numerics
     assert empty_sum is not None and empty_sum.numerics_class == "any"
