@@ -23,6 +23,7 @@ import math
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from gemmx.bench.invariant import costs
@@ -31,7 +32,7 @@ from gemmx.bench.results import Document, Summary, read, summarise
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/benchmarks.md", "docs/numerics.md")
 BLOCK = re.compile(r"(<!-- begin:(results|rows|invariant) ([^>]*?) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL)
-NO_SUITES = ("host", "invariant")  # result files that are no suite's
+MODES = ("host", "invariant")  # result files that are no suite
 NOTABLE = 1.05  # invariant / default of the rows that are listed
 NOT_MEASURED = "Not measured.\n"
 TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
@@ -74,7 +75,7 @@ def suite_cells(s: Summary) -> list[str]:
 
 
 def results_block(gpu: str, suites: Suites, page: Path, root: Path) -> str:
-    measured = {name: d for name, d in suites.items() if name not in NO_SUITES}
+    measured = {name: d for name, d in suites.items() if name not in MODES}
     if not suites:
         return NOT_MEASURED
     text = ""
@@ -92,10 +93,10 @@ def results_block(gpu: str, suites: Suites, page: Path, root: Path) -> str:
         ) + "\n"  # fmt: skip
     if "invariant" in suites:
         text += cost_table(suites["invariant"]) + "\n"
-    return text + of_runs(list(suites.values()))
+    return text + runs_line(list(suites.values()))
 
 
-def of_runs(documents: list[Document]) -> str:
+def runs_line(documents: list[Document]) -> str:
     h = documents[0]["header"]
     dates = sorted({d["header"]["date"][:10] for d in documents})
     hashes = sorted({d["header"]["source_hash"][:12] for d in documents})
@@ -125,7 +126,7 @@ def invariant_block(document: Document | None) -> str:
          f"`{r['default_plan']}`"] for r in rows
     ]  # fmt: skip
     listed = f"Rows that take over {NOTABLE} of the default's time: {len(rows) or 'none'}.\n"
-    return "\n".join([cost_table(document), listed, *([table(head, lines)] if lines else []), of_runs([document])])
+    return "\n".join([cost_table(document), listed, *([table(head, lines)] if lines else []), runs_line([document])])
 
 
 def rows_block(document: Document | None) -> str:
@@ -152,13 +153,12 @@ def render(page: Path, found: dict[str, Suites], root: Path) -> str:
         begin, kind, what, _, end = match.groups()
         gpu, _, suite = what.partition(" ")
         suites = found.get(gpu, {})
-        if kind == "results":
-            body = results_block(gpu, suites, page, root)
-        elif kind == "invariant":
-            body = invariant_block(suites.get("invariant"))
-        else:
-            body = rows_block(suites.get(suite))
-        return f"{begin}\n{body}\n{end}"
+        bodies: dict[str, Callable[[], str]] = {
+            "results": lambda: results_block(gpu, suites, page, root),
+            "rows": lambda: rows_block(suites.get(suite)),
+            "invariant": lambda: invariant_block(suites.get("invariant")),
+        }
+        return f"{begin}\n{bodies[kind]()}\n{end}"
 
     return BLOCK.sub(replace, page.read_text())
 
@@ -174,7 +174,7 @@ def plot_points(suites: Suites) -> dict[str, dict[str, list[float]]]:
     """Per suite, torch time over the time of gemmx, of our own kernels and of cuBLASLt's best, per row."""
     points: dict[str, dict[str, list[float]]] = {}
     for name, document in suites.items():
-        if name in NO_SUITES:
+        if name in MODES:
             continue
         rows = [row for row in document["rows"] if row.get("status") == "measured"]
         if not rows:
