@@ -15,6 +15,9 @@ import torch
 from bench_rows import make_row, script
 from gemmx.bench import invariant, results, suite, timer
 from gemmx.bench.cases import Case
+from gemmx.select.explain import check_shape
+from gemmx.select.profiles import profile
+from gemmx.select.selector import decide
 from test_bench_results import EagerGpu, document
 
 DEFAULT, IN_CLASS = "cublaslt_gemm", "sm90_gemm"
@@ -165,3 +168,14 @@ def test_the_mode_writes_a_file_only_of_all_its_suites(
 
 def test_its_method_says_how_long_it_warms_up() -> None:
     assert ">= 30 ms of warm-up" in invariant.INVARIANT_METHOD and invariant.TIMES["warmup_us"] == 30_000
+
+
+def test_tuned_rows_of_batch_invariant_stand_beside_those_of_the_default() -> None:
+    tune = script("tune")
+    rows = []
+    for numerics in (None, "batch_invariant"):
+        problem = check_shape(16, 4096, 4096, numerics=numerics).problem
+        plan = decide(problem, profile("h200"), only_built=False).candidates[0].plan
+        rows.append(tune.row_dict(problem, plan, 9.0))
+    assert tune.identity(rows[0]) != tune.identity(rows[1])
+    assert tune.identity(rows[0])[:-1] == tune.identity(rows[1])[:-1]

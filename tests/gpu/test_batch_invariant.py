@@ -128,7 +128,8 @@ def by_kernel(layer: Layer, spec: _C.KernelSpec, m: int, found: Comparison, **re
     a, c, expected = layer.some(m)
     if spec.major_a == "m":
         a = along_m(a)
-    found.add(spec.name, layer.call(a, c, spec.major_b, kernel=spec.name, **request), expected)
+    major_b = "n" if spec.major_b == "n" else "k"
+    found.add(spec.name, layer.call(a, c, major_b, kernel=spec.name, **request), expected)
 
 
 # (N, K), epilogue, D, every M or those at the edges of tiles. N = 264: D leaves by TMA; 131: by rows, and what float32
