@@ -14,6 +14,8 @@ A block lies between two markers; what stands there is replaced:
     <!-- end:chain -->
     <!-- begin:bandwidth nvidia-h200 -->    the plot of GB/s over the weight's size, from rows with a floor
     <!-- end:bandwidth -->
+    <!-- begin:invariant nvidia-h200 -->    what batch_invariant costs
+    <!-- end:invariant -->
 """
 
 from __future__ import annotations
@@ -29,15 +31,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gemmx.bench.invariant import costs
 from gemmx.bench.manifest import FLOOR_MAX_M, FLOOR_SUITES
 from gemmx.bench.results import Document, Summary, read, summarise
 from gemmx.bench.stats import weighted_geomean
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/benchmarks.md")
-BLOCK = re.compile(r"(<!-- begin:(results|rows|chain|bandwidth) ([^>]*?) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL)
+PAGES = ("README.md", "docs/benchmarks.md", "docs/numerics.md")
+BLOCK = re.compile(
+    r"(<!-- begin:(results|rows|chain|bandwidth|invariant) ([^>]*?) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL
+)
+NOTABLE = 1.05  # invariant / default of the rows that are listed
 NOT_MEASURED = "Not measured.\n"
-MODES = ("host", "chain")  # result files that are no suite
+MODES = ("host", "chain", "invariant")  # result files that are no suite
 BANDWIDTH_M = (1, 8, 16, 64)
 TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 
@@ -95,6 +101,8 @@ def results_block(gpu: str, suites: Suites, page: Path, root: Path) -> str:
             [[f"{r['M']}x{r['N']}x{r['K']}", r["mode"], number(r["gemmx_us"]), number(r["torch_us"]),
               number(r["torch_over_gemmx"])] for r in suites["host"]["rows"]],
         ) + "\n"  # fmt: skip
+    if "invariant" in suites:
+        text += cost_table(suites["invariant"]) + "\n"
     return text + runs_line(list(suites.values()))
 
 
@@ -104,6 +112,31 @@ def runs_line(documents: list[Document]) -> str:
     hashes = sorted({d["header"]["source_hash"][:12] for d in documents})
     text = f"{h['gpu']}, driver {h['driver']}, torch {h['torch']}, cuBLASLt {h['cublaslt']}; {', '.join(dates)}; "
     return text + f"library {', '.join(hashes)}.\n"
+
+
+def cost_table(document: Document) -> str:
+    head = ["`batch_invariant`", "rows", "run the default's plan", "invariant / default (worst)",
+            "torch / invariant (worst)"]  # fmt: skip
+    return table(head, [
+        [c.suite, str(c.rows) + (f" ({c.failed} FAILED)" if c.failed else ""), str(c.same_plan),
+         f"{number(c.over_default)} ({number(c.worst)})", f"{number(c.torch_over_invariant)} ({number(c.slowest)})"]
+        for c in costs(document)])  # fmt: skip
+
+
+def invariant_block(document: Document | None) -> str:
+    """The suites, and the rows that cost most."""
+    if document is None:
+        return NOT_MEASURED
+    rows = [r for r in document["rows"] if r["status"] == "measured" and r["invariant_over_default"] > NOTABLE]
+    rows.sort(key=lambda r: (-r["invariant_over_default"], r["name"]))
+    head = ["row", "M x N x K", "default µs", "invariant µs", "torch µs", "invariant / default", "the default's plan"]
+    lines = [
+        [f"{r['suite']}/{r['name']}", f"{r['M']}x{r['N']}x{r['K']}",
+         *(number(r[f"{arm}_us"]) for arm in ("default", "invariant", "torch")), number(r["invariant_over_default"]),
+         f"`{r['default_plan']}`"] for r in rows
+    ]  # fmt: skip
+    listed = f"Rows that take over {NOTABLE} of the default's time: {len(rows) or 'none'}.\n"
+    return "\n".join([cost_table(document), listed, *([table(head, lines)] if lines else []), runs_line([document])])
 
 
 def rows_block(document: Document | None) -> str:
@@ -174,6 +207,7 @@ def render(page: Path, found: dict[str, Suites], root: Path) -> str:
             "rows": lambda: rows_block(suites.get(suite)),
             "chain": lambda: chain_block(suites.get("chain")),
             "bandwidth": lambda: bandwidth_block(gpu, suites, page, root),
+            "invariant": lambda: invariant_block(suites.get("invariant")),
         }
         return f"{begin}\n{bodies[kind]()}\n{end}"
 

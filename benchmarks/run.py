@@ -6,6 +6,8 @@
     python benchmarks/run.py --suite decode --rows 'm16$'   prints only: a part of a suite is no result file
     python benchmarks/run.py --mode host                    host time per call -> host.json
     python benchmarks/run.py --mode chain                   blocks of decode layers in one graph -> chain.json
+    python benchmarks/run.py --mode invariant               rows of dense, mid, decode by default and under
+                                                            batch_invariant -> invariant.json
 
 Exit code 1 when a row failed or broke its error bound, 2 when nothing can be measured here.
 """
@@ -18,13 +20,14 @@ import re
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gemmx import _C
-from gemmx.bench import chain, results
+from gemmx.bench import chain, invariant, results
 from gemmx.bench.host import measure_host
 from gemmx.bench.manifest import Row, load
 from gemmx.bench.suite import Result, measure_row, outcome
@@ -35,7 +38,7 @@ ROOT = Path(__file__).resolve().parent
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", help="comma-separated names of benchmarks/manifests/*.csv; default: all supported")
-    parser.add_argument("--mode", choices=("suite", "host", "chain"), default="suite")
+    parser.add_argument("--mode", choices=("suite", "host", "chain", "invariant"), default="suite")
     parser.add_argument("--arch", choices=("sm80", "sm90", "sm100"), help="refuse to run on another GPU architecture")
     parser.add_argument("--rows", default="", help="measure rows whose name matches this regular expression")
     parser.add_argument("--limit", type=int, default=0, help="measure at most this many rows of a suite")
@@ -103,7 +106,7 @@ def summary_line(s: results.Summary) -> str:
     )
 
 
-def run_rows(rows: list[Row], device: Any) -> list[Result]:
+def run_rows(rows: list[Row], device: Any, measure: Callable[[Row, Any], Result]) -> list[Result]:
     """Every row's result, failures included.
 
     A row that raises is recorded as failed and the next one runs; when it took the CUDA context with it, the
@@ -117,7 +120,7 @@ def run_rows(rows: list[Row], device: Any) -> list[Result]:
             continue
         start = time.perf_counter()
         try:
-            measured.append(measure_row(row, device))
+            measured.append(measure(row, device))
         except Exception as error:
             measured.append(outcome(row, "failed", f"{type(error).__name__}: {error}"))
             try:
@@ -130,7 +133,8 @@ def run_rows(rows: list[Row], device: Any) -> list[Result]:
 
 
 def broken(row: Result) -> bool:
-    errors = [row[key] for key in ("error", "own_error", "difference") if key in row]
+    keys = ("error", "own_error", "default_error", "difference")
+    errors = [row[key] for key in keys if key in row]
     return row["status"] == "failed" or not all(0 <= error <= 1 for error in errors)
 
 
@@ -181,6 +185,35 @@ def run_chain(device: Any, out: Path | None, options: argparse.Namespace) -> int
     return int(any(broken(row) for row in rows))
 
 
+def run_invariant(device: Any, out: Path, options: argparse.Namespace) -> int:
+    names = options.suite or ",".join(invariant.SUITES)
+    partial = bool(options.rows or options.limit or options.suite)
+    rows = [
+        row
+        for manifest in suites(names).values()
+        for row in [row for row in manifest if re.search(options.rows, row.name)][: options.limit or None]
+    ]
+    measured = run_rows(rows, device, invariant.measure_invariant_row)
+    document: results.Document = {"rows": measured}
+    if not partial or options.out is not None:
+        document = save(out, "invariant", measured, invariant.INVARIANT_METHOD)
+    head = ("row", "M x N x K", "default", "invariant", "torch", "invariant/default", "torch/invariant", "kernel")
+    print(results.text_table(head, [
+        [f"{r['suite']}/{r['name']}", f"{r['M']}x{r['N']}x{r['K']}",
+         *(cell(r[f"{arm}_us"]) for arm in invariant.ARMS), cell(r["invariant_over_default"], 3),
+         cell(r["torch_over_invariant"], 3), r["kernel"]] for r in measured if r["status"] == "measured"]))  # fmt: skip
+    for row in measured:
+        if row["status"] != "measured":
+            print(f"{row['status']} {row['name']}: {row['reason']}")
+    for c in invariant.costs(document):
+        print(
+            f"{c.suite}: {c.rows} measured, {c.failed} failed, {c.same_plan} run the default's plan; geomean "
+            f"invariant/default {cell(c.over_default, 3)} (worst {cell(c.worst, 3)} {c.worst_row}); torch/invariant "
+            f"{cell(c.torch_over_invariant, 3)} (worst {cell(c.slowest, 3)} {c.slowest_row})"
+        )
+    return int(any(broken(row) for row in measured))
+
+
 def main() -> int:
     options = parse_arguments()
     reason = check_gpu(options.arch)
@@ -193,13 +226,15 @@ def main() -> int:
     results.make_header("", torch.cuda.current_device(), "", "")  # what cannot be read fails now, not after the run
     if options.mode == "host":
         return run_host(device, out)
+    if options.mode == "invariant":
+        return run_invariant(device, out, options)
     partial = bool(options.rows or options.limit)
     if options.mode == "chain":
         return run_chain(device, None if partial and options.out is None else out, options)
     documents: list[results.Document] = []
     for name, manifest in suites(options.suite).items():
         rows = [row for row in manifest if re.search(options.rows, row.name)]
-        measured = run_rows(rows[: options.limit or None], device)
+        measured = run_rows(rows[: options.limit or None], device, measure_row)
         if partial and options.out is None:
             documents.append({"header": {"suite": name}, "rows": measured})
         else:

@@ -30,7 +30,7 @@ from gemmx.bench.cases import Call, Case
 from gemmx.bench.suite import check_call, four_digits, kernel_family, request_for, torch_precision
 from gemmx.bench.timer import Timing, time_arms
 from gemmx.select.selector import every_plan
-from gemmx.select.tables import FORMAT, row_dict
+from gemmx.select.tables import DEFAULT_NUMERICS, FORMAT, NUMERICS, row_dict
 
 PLANS_OF_KERNEL = 3  # the model's best schedules and splits
 KEPT = 3  # plans written per row, beside the best of the own kernels
@@ -42,6 +42,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", required=True, help="comma-separated suites of benchmarks/manifests")
     parser.add_argument("--out", type=Path, required=True, help="the table; rows of other problems in it are kept")
+    parser.add_argument("--numerics", choices=NUMERICS, default=NUMERICS[0], help="of the problems that rows are for")
     parser.add_argument("--candidates", type=int, default=9, help="plans measured per row, cuBLASLt's among them")
     parser.add_argument("--budget-us", type=float, default=300_000.0, help="measured time per row")
     return parser.parse_args()
@@ -77,17 +78,19 @@ def arms_at_once(case: Case) -> int:
     return max(KEPT, free // 2 // outputs)
 
 
-def measure(case: Case, device: Any, count: int, budget_us: float) -> tuple[float, list[dict[str, Any]]]:
+def measure(
+    case: Case, device: Any, count: int, budget_us: float, **numerics: str
+) -> tuple[float, list[dict[str, Any]]]:
     """(regret, table rows of one problem in order of preference).
 
     The regret is the time of the model's own choice over that of the best candidate: what a problem without a row
-    loses.
+    loses. numerics: of the problem, in the op's words; nothing for the default.
     """
-    problem = case.problem()
+    problem = case.problem(**numerics)
     plans = {str(plan): plan for plan in candidate_plans(problem, device, count)}
     calls: dict[str, Call] = {}
     for name, plan in plans.items():
-        calls[name] = case.gemmx_call(**request_for(plan))
+        calls[name] = case.gemmx_call(**request_for(plan), **numerics)
         check_call(case, calls[name], plan.kernel)  # right before fast
     quick: dict[str, Timing] = {}
     names, size = list(plans), arms_at_once(case)
@@ -110,7 +113,8 @@ def measure(case: Case, device: Any, count: int, budget_us: float) -> tuple[floa
 
 
 def identity(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[c] for c in ("m", "n", "k", "batch", "dtypes", "majors", "epilogue", "align"))
+    columns = tuple(row[c] for c in ("m", "n", "k", "batch", "dtypes", "majors", "epilogue", "align"))
+    return (*columns, row.get("numerics", DEFAULT_NUMERICS))
 
 
 def write_table(arguments: argparse.Namespace, device: Any, rows: list[dict[str, Any]]) -> int:
@@ -120,6 +124,8 @@ def write_table(arguments: argparse.Namespace, device: Any, rows: list[dict[str,
     rows = rows + [row for row in kept if identity(row) not in new]
     text = ",\n".join(json.dumps(row) for row in rows)
     command = f"python benchmarks/tune.py --suite {arguments.suite}"
+    if arguments.numerics != DEFAULT_NUMERICS:
+        command += f" --numerics {arguments.numerics}"
     table = {
         "format": FORMAT,
         "gpu": device.name,
@@ -136,14 +142,17 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     regrets: list[float] = []
     count = 0
+    numerics = {} if arguments.numerics == DEFAULT_NUMERICS else {"numerics": arguments.numerics}
     for suite in arguments.suite.split(","):
         for row in manifest.load(MANIFESTS / f"{suite}.csv"):
             if row.unsupported():
                 continue
+            if numerics and row.dtype_a == "f32":
+                continue  # refused by name
             start = time.perf_counter()
             with torch_precision(row.compute):
                 case = Case(row, l2_bytes=device.l2_bytes)
-                regret, found = measure(case, device, arguments.candidates, arguments.budget_us)
+                regret, found = measure(case, device, arguments.candidates, arguments.budget_us, **numerics)
             rows += found
             regrets.append(regret)
             best = "  ".join(f"{r['us']:.1f} {r['plan']['kernel']} {r['plan']['splits']}" for r in found)

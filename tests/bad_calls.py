@@ -413,12 +413,28 @@ BAD_CALLS: tuple[BadCall, ...] = (
         float32_inputs(precision="3xtf32"),
         RuntimeError,
     ),
-    BadCall("numerics-unknown", "numerics: 'exact' is unknown; it is deterministic", value(numerics="exact")),
     BadCall(
-        "batch_invariant",
-        "numerics: 'batch_invariant' is not supported; leave numerics None, which repeats its bits for equal shapes",
-        value(numerics="batch_invariant"),
+        "numerics-unknown",
+        "numerics: 'exact' is unknown; it is one of deterministic, batch_invariant",
+        value(numerics="exact"),
+    ),
+    BadCall(
+        "batch_invariant-float32",
+        "numerics: 'batch_invariant' takes float16 and bfloat16 but a is float32, whose kernels promise no order of "
+        "summing that holds for every M; convert a and b, or leave numerics None",
+        float32_inputs(numerics="batch_invariant"),
         RuntimeError,
+    ),
+    BadCall(
+        "batch_invariant-stream_k",
+        "schedule: is 'stream_k', which cuts K where the number of tiles says, but numerics 'batch_invariant' takes "
+        "cuts that do not depend on M; leave schedule None",
+        value(numerics="batch_invariant", schedule="stream_k"),
+    ),
+    BadCall(
+        "batch_invariant-splits",
+        "splits: is 2 but numerics 'batch_invariant' cuts this K into 1 for every M; leave splits 0",
+        value(numerics="batch_invariant", splits=2),
     ),
     # schedule, splits, kernel
     BadCall(

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from hypothesis import strategies as st
 
+from gemmx import _C
 from problems import ACTIVATIONS, PACKED, Case, Layout
 
 T = TypeVar("T")
@@ -134,9 +135,35 @@ def ask(draw: Draw, case: Case, dtype: str) -> Case:
         case = replace(case, splits=draw.choice((1, 2, 3, 5, 8)))
     elif chance(draw, 20):
         case = replace(case, schedule=draw.choice(("data_parallel", "split_k", "stream_k", "auto")))
-    if chance(draw, 4):
-        case = replace(case, numerics=draw.choice(("deterministic", "batch_invariant")))
+    if chance(draw, 12):
+        case = replace(case, numerics=draw.choice(("deterministic", "batch_invariant", "batch_invariant")))
     return case
+
+
+def refusal_of_numerics(case: Case, dtype: str) -> str:
+    """How the sentence begins that refuses what batch_invariant does not take; "" where it takes the case."""
+    if case.numerics != "batch_invariant":
+        return ""
+    if dtype == "f32":
+        return "numerics: 'batch_invariant' takes float16 and bfloat16"
+    if case.k and case.alpha:
+        if case.schedule == "stream_k":
+            return "schedule: is 'stream_k', which cuts K"
+        prescribed = _C.splits_for(case.n, case.k, 2)
+        if case.splits not in (0, prescribed):
+            return f"splits: is {case.splits} but numerics 'batch_invariant'"
+        if case.schedule == "data_parallel" and prescribed > 1:
+            return "schedule: is 'data_parallel' but numerics 'batch_invariant'"
+    return ""
+
+
+def rows_to_compare(case: Case) -> Iterator[slice | list[int]]:
+    """Rows of D to which a call on them alone must give the same bits: neighbours, and any rows in any order."""
+    if case.numerics == "batch_invariant" and case.m:
+        draw = RandomDraw(case.m * 1_000_003 + case.n * 1009 + case.k)
+        first = draw.integer(0, case.m - 1)
+        yield slice(first, draw.integer(first + 1, case.m))
+        yield [draw.integer(0, case.m - 1) for _ in range(draw.choice((1, 7, 33, 2 * case.m + 1)))]
 
 
 @st.composite

@@ -88,6 +88,11 @@ def bits(x: Tensor) -> Tensor:
     return x.view({2: torch.int16, 4: torch.int32}[x.element_size()])
 
 
+def differing_bits(x: Tensor, y: Tensor) -> int:
+    """Elements whose bits differ; a NaN equals every NaN."""
+    return int(((bits(x) != bits(y)) & ~(x.isnan() & y.isnan())).sum())
+
+
 class Placed:
     """A strided view in the middle of a buffer of NaN."""
 
@@ -190,6 +195,15 @@ class Instance:
         # The allocator's next block of this size is full of NaN, so that what is left unwritten shows.
         torch.full(self.exact.shape, torch.nan, dtype=self.d_dtype, device=self.device)
         d: Tensor = torch.ops.gemmx.gemm(self.a, self.b, **kwargs, out_dtype=self.d_dtype)
+        return d
+
+    def of_rows(self, rows: slice | list[int], **request: Any) -> Tensor:
+        """D of a call on these rows of a and c alone; the case's own requests for schedule and splits are left out."""
+        kwargs = self.kwargs | {"schedule": None, "splits": 0} | request
+        if self.c is not None and self.c.shape[-2] > 1:
+            kwargs["c"] = self.c[..., rows, :]
+        a, kwargs = self.a[..., rows, :], op_arguments(kwargs)
+        d: Tensor = torch.ops.gemmx.gemm(a, self.b, **kwargs, out_dtype=self.d_dtype)
         return d
 
     def faults(self, d: Tensor, out: Placed | None = None) -> list[str]:

@@ -14,7 +14,7 @@ import torch
 
 from bench_rows import ROOT, EagerGpu, make_row, script
 from gemmx import _C
-from gemmx.bench import chain, manifest, results, suite, timer
+from gemmx.bench import chain, invariant, manifest, results, suite, timer
 from gemmx.bench.cases import Case
 
 COMMITTED = sorted((ROOT / "benchmarks" / "results").glob("*/*.json"))
@@ -86,6 +86,9 @@ def test_committed_results_are_complete(path: Path) -> None:
     elif path.stem == "chain":
         assert [row["M"] for row in found["rows"]] == list(chain.M_VALUES)
         assert all(chain.LLAMA.flushes_itself(row["l2_bytes"]) for row in found["rows"])
+    elif path.stem == "invariant":
+        manifests = [manifest.load(ROOT / "benchmarks" / "manifests" / f"{s}.csv") for s in invariant.SUITES]
+        assert [(r["suite"], r["name"]) for r in found["rows"]] == [(r.suite, r.name) for m in manifests for r in m]
     elif path.stem != "host":
         names = [row.name for row in manifest.load(ROOT / "benchmarks" / "manifests" / f"{path.stem}.csv")]
         assert [row["name"] for row in found["rows"]] == names
@@ -294,7 +297,7 @@ def test_a_row_that_raises_does_not_stop_the_suite(monkeypatch: pytest.MonkeyPat
     lost = {"now": False}
     monkeypatch.setattr(run, "measure_row", fake_measure)
     monkeypatch.setattr(run.torch.cuda, "synchronize", synchronize)
-    found = run.run_rows(rows, SimpleNamespace())
+    found = run.run_rows(rows, SimpleNamespace(), run.measure_row)
     assert [row["status"] for row in found] == ["measured", "failed", "measured", "failed", "failed"]
     assert found[1]["reason"] == "RuntimeError: raises!"
     assert "row kills destroyed the CUDA context" in found[4]["reason"]

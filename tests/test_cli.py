@@ -30,6 +30,13 @@ def test_explain_prints_what_the_function_prints() -> None:
     assert out.rstrip("\n") == str(gemmx.explain.shape(16, 6144, 4096, bias="bf16", activation="silu"))
 
 
+def test_explain_says_what_batch_invariant_costs() -> None:
+    code, out = run("explain", "16", "6144", "4096", "--numerics", "batch_invariant")
+    assert code == 0
+    assert out.rstrip("\n") == str(gemmx.explain.shape(16, 6144, 4096, numerics="batch_invariant"))
+    assert "numerics  batch_invariant: class wgmma" in out
+
+
 def test_explain_json_is_the_explanation() -> None:
     code, out = run("explain", "64", "4096", "4096", "--dtype", "f16", "--device", "a100", "--json")
     assert code == 0

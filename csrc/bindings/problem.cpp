@@ -1,5 +1,6 @@
 #include "bindings/bindings.h"
 #include "core/device.h"
+#include "core/numerics.h"
 #include "core/registry.h"
 #include "core/splits.h"
 
@@ -174,6 +175,12 @@ void bind_problem(py::module_& m) {
   bind_device(m);
   m.def("cut_begin", &cut_begin, py::arg("k"), py::arg("element_bytes"), py::arg("i"), py::arg("s"));
   m.def("max_splits", &max_splits, py::arg("k"), py::arg("element_bytes"));
+  m.def("splits_for", &splits_for, py::arg("n"), py::arg("k"), py::arg("element_bytes"),
+        "The cuts of K that numerics batch_invariant takes, for every M.");
+  m.def(
+      "batch_invariant_class", [](int capability) { return std::string(name(batch_invariant_class(capability))); },
+      py::arg("capability"),
+      "The numerics class whose kernels alone serve batch_invariant on devices of this compute capability.");
 }
 
 }  // namespace gemmx::bindings

@@ -225,11 +225,32 @@ void check_precision_and_numerics(const GemmArgs& args, Problem& p) {
   }
   if (!args.numerics.empty()) {
     const auto parsed = parse_numerics(args.numerics);
-    if (!parsed) wrong("numerics: '", args.numerics, "' is unknown; it is deterministic");
-    if (*parsed == Numerics::batch_invariant) {
-      unsupported("numerics: 'batch_invariant' is not supported; leave numerics None, which repeats its bits for ",
-                  "equal shapes");
+    if (!parsed) {
+      wrong("numerics: '", args.numerics, "' is unknown; it is one of deterministic, batch_invariant");
     }
+    if (*parsed == Numerics::batch_invariant && args.a.dtype == DType::f32) {
+      unsupported("numerics: 'batch_invariant' takes float16 and bfloat16 but a is float32, whose kernels promise no ",
+                  "order of summing that holds for every M; convert a and b, or leave numerics None");
+    }
+    p.numerics = *parsed;
+  }
+}
+
+// Requests that contradict batch_invariant. With K = 0 nothing is cut.
+void check_cuts_of_batch_invariant(const Problem& p) {
+  if (p.numerics != Numerics::batch_invariant || p.k == 0) return;
+  if (p.schedule == Schedule::stream_k) {
+    wrong("schedule: is 'stream_k', which cuts K where the number of tiles says, but numerics 'batch_invariant' takes ",
+          "cuts that do not depend on M; leave schedule None");
+  }
+  const int64_t splits = splits_for(p.n, p.k, size_of(p.a.dtype));
+  if (p.splits > 0 && p.splits != splits) {
+    wrong("splits: is ", p.splits, " but numerics 'batch_invariant' cuts this K into ", splits,
+          " for every M; leave splits 0");
+  }
+  if (p.schedule == Schedule::data_parallel && splits != 1) {
+    wrong("schedule: is 'data_parallel' but numerics 'batch_invariant' cuts this K into ", splits,
+          " for every M; leave schedule None");
   }
 }
 
@@ -486,6 +507,7 @@ CheckedGemm check_gemm(const GemmArgs& args) {
   p.alpha = classify(checked.alpha);
   p.beta = classify(checked.beta);
   set_layouts(args, s, checked);
+  check_cuts_of_batch_invariant(p);
 
   if (args.has_out) {
     const bool same = out_is_c(args, s);

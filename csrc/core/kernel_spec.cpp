@@ -1,5 +1,7 @@
 #include "core/kernel_spec.h"
 
+#include "core/numerics.h"
+
 namespace gemmx {
 namespace {
 
@@ -68,7 +70,8 @@ std::string supports_common(const KernelSpec& s, const Problem& p, const Device&
     return "needs " + std::to_string(s.smem_bytes) + " bytes of shared memory, a block of the device has " +
            std::to_string(device.smem_per_block);
   }
-  return check_schedule(s, p);
+  if (std::string r = check_schedule(s, p); !r.empty()) return r;
+  return check_batch_invariant(s, p, device);
 }
 
 }  // namespace gemmx

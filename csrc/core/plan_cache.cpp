@@ -81,6 +81,13 @@ std::string check_fields(const Plan& plan, const Problem& problem) {
   return {};
 }
 
+// The splits asked for, those that batch_invariant prescribes, or 1.
+int32_t default_splits(const Problem& p) {
+  if (p.splits > 0) return p.splits;
+  if (p.numerics != Numerics::batch_invariant || p.k == 0) return 1;
+  return static_cast<int32_t>(splits_for(p.n, p.k, size_of(p.a.dtype)));
+}
+
 // Whether the cuts of K, and fp32 partials of D for each, can be counted in 63 bits.
 bool cuts_are_countable(const Plan& plan, const Problem& p) {
   int64_t x = 0;
@@ -147,9 +154,10 @@ Plan select_by_priority(const Problem& problem, const Device& device) {
   if (best < 0) throw_unsupported(problem, device);
   Plan plan;
   plan.kernel = best;
-  if (problem.schedule == Schedule::split_k || problem.splits > 1) {
+  const int32_t splits = default_splits(problem);
+  if (problem.schedule == Schedule::split_k || splits > 1) {
     plan.schedule = Schedule::split_k;
-    plan.splits = problem.splits > 0 ? problem.splits : 1;
+    plan.splits = splits;
   } else if (problem.schedule == Schedule::stream_k || !specs[best].data_parallel) {
     plan.schedule = Schedule::stream_k;
   }

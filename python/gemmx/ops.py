@@ -84,7 +84,8 @@ def gemm(  # noqa: PLR0917, the order of the op's schema
         out_dtype: D's dtype: a's, the default, or float32.
         precision: Of float32 products on CUDA: "ieee" or "tf32". None follows torch's own setting,
             torch.backends.cuda.matmul.fp32_precision, which torch.set_float32_matmul_precision and allow_tf32 set too.
-        numerics: "deterministic", the default.
+        numerics: "deterministic", the default, or "batch_invariant", for float16 and bfloat16: on one GPU architecture
+            a row of D has the same bits whatever M is and wherever in the batch the row stands (docs/numerics.md).
         schedule: "auto" leaves the schedule to the selector; another is honoured or refused with the reason.
         splits: Cuts of K; 0 leaves them to the selector, another number is honoured or refused with the reason.
         kernel: A kernel's name, honoured or refused with the reason; None leaves it to the selector.
@@ -252,6 +253,10 @@ def _check_symbolic(  # noqa: PLR0917
         for have, want in zip(out.shape, sizes, strict=True):
             torch._check_value(have == want, lambda: f"out: shape is {tuple(out.shape)} but D is {tuple(sizes)}")
 
+    if options.get("numerics") == "batch_invariant":  # whose cuts of K the stand-ins' K does not tell
+        options = options | {"splits": 0}
+        if options.get("schedule") == "data_parallel":
+            options["schedule"] = None
     m, n, k = 3, 4, 5
     d = [2] * len(batch) + [m, n]
     checked = _C.check_gemm(
@@ -329,7 +334,9 @@ def _reference(
     *_: Any,
     **options: Any,
 ) -> Tensor:
-    return reference.gemm(
+    invariant = checked.problem.numerics == "batch_invariant"
+    compute = reference.gemm_batch_invariant if invariant else reference.gemm
+    return compute(
         a,
         b,
         c,

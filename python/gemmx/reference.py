@@ -46,6 +46,39 @@ def gemm(
     return round_to(activate(z, activation, activation_args), out_dtype or a.dtype)
 
 
+def gemm_batch_invariant(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    activation: str | None = None,
+    activation_args: Sequence[float] | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """As gemm, of 16-bit operands: a row of D has the same bits whatever M is and wherever the row stands.
+
+    gemm itself does not promise that: a BLAS may sum in another order for another M, and torch's loops compute the
+    elements at their ends by other code than the rest, so that an activation depends on an element's place. Here an
+    element is a sum in ascending order of K, one addition at a time in float64 (products are exact, so that it does not
+    matter whether they are fused into the addition), and activations are applied row by row. It takes a pass over D for
+    each k: for tests, not for speed.
+    """
+    alpha = _float32(alpha)
+    z = torch.zeros(*(a.shape[:-2] or b.shape[:-2]), a.shape[-2], b.shape[-1], dtype=torch.float64, device=a.device)
+    if alpha != 0 and a.shape[-1] > 0:
+        a, b = a.mT.to(torch.float64).contiguous(), b.to(torch.float64).contiguous()  # both K first
+        for k in range(a.shape[-2]):
+            z.addcmul_(a[..., k, :, None], b[..., k, None, :])
+        z *= alpha
+    z = _add_c_and_bias(z, c, bias, beta)
+    for row in z.view(-1, z.shape[-1]) if z.numel() else ():
+        row.copy_(activate(row.clone(), activation, activation_args))
+    return round_to(z, out_dtype or a.dtype)
+
+
 def error_bound(
     a: Tensor,
     b: Tensor,

@@ -83,9 +83,29 @@ def test_b28_tf32_that_torch_allows_refuses_no_call(options: dict[str, Any]) -> 
         assert decide(problem, profile(model), only_built=False).candidates
 
 
-def test_b29_batch_invariance_is_refused_until_there_is_a_class_for_it() -> None:
-    with pytest.raises(RuntimeError, match=r"^numerics: 'batch_invariant' is not supported"):
+def test_b29_float32_promises_no_batch_invariance() -> None:
+    with pytest.raises(RuntimeError, match=r"^numerics: 'batch_invariant' takes float16 and bfloat16 but a is float32"):
         OP(torch.ones(2, 3), torch.ones(3, 2), numerics="batch_invariant")
+
+
+@on_every_device
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_b29_a_row_does_not_depend_on_its_batch(place: str, dtype: torch.dtype) -> None:
+    """One row among random ones, in batches of many sizes and at every kind of place; tests/gpu has every kernel."""
+    n, k = (4096, 4096) if place == "cuda" else (24, 96)
+    anchor, b = normal(1, k, dtype=dtype, device=place), normal(n, k, dtype=dtype, device=place, seed=1).t()
+    options: dict[str, Any] = {
+        "bias": b[0],
+        "activation": "gelu",
+        "numerics": "batch_invariant",
+    }
+    expected = bits(OP(anchor, b, **options))
+    for m in (1, 2, 5, 16, 17, 64, 65, 129, 257, *((1024, 4096) if place == "cuda" else ())):
+        rows = normal(m, k, dtype=dtype, device=place, seed=m)
+        for position in {0, m // 2, m - 1}:
+            a = rows.clone()
+            a[position] = anchor
+            assert torch.equal(bits(OP(a, b, **options))[position], expected[0]), f"M={m}, row {position}"
 
 
 @pytest.mark.gpu

@@ -4,7 +4,8 @@
 
 A quarter of the problems run the selector's plan, the others that kernel of those that take it which has run least.
 Operands and out lie in buffers of NaN that must not change, D and workspaces come from memory full of NaN. The float64
-result is computed on the GPU. Problem i of seed s is drawn by RandomDraw(s * SEED_STRIDE + i). A failure is shrunk,
+result is computed on the GPU. Under batch_invariant rows are computed once more, alone and in another order and number,
+and compared bit for bit. Problem i of seed s is drawn by RandomDraw(s * SEED_STRIDE + i). A failure is shrunk,
 printed as a Case for tests/problems.py (FOUND), and fails the run. Writes tests/gpu_record/fuzz.json.
 """
 
@@ -25,11 +26,11 @@ sys.path[:0] = [str(TESTS), str(TESTS / "gpu"), str(TESTS.parent / "cmake")]
 import torch  # noqa: E402
 
 import problems  # noqa: E402
-from fuzz_cases import RandomDraw, draw_case, shrink  # noqa: E402
+from fuzz_cases import RandomDraw, draw_case, refusal_of_numerics, rows_to_compare, shrink  # noqa: E402
 from gemmx import _C  # noqa: E402
 from gemmx._files import write_atomically  # noqa: E402
 from gemmx.ops import check  # noqa: E402
-from problems import Case, Instance  # noqa: E402
+from problems import Case, Instance, differing_bits  # noqa: E402
 from recording import checked_run  # noqa: E402
 
 KERNELS = {spec.name: spec for spec in _C.kernels()}
@@ -42,6 +43,7 @@ class Tally:
     refused: int = 0
     empty: int = 0
     selected: int = 0
+    compared: int = 0  # elements, bit for bit, under batch_invariant
     kernels: Counter[str] = field(default_factory=Counter)
     dtypes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -72,8 +74,8 @@ def run_case(case: Case, dtype: str, kernel: str | None, device: _C.Device, tall
     that take it, which has run least so far.
     """
     inst = problems.instance.__wrapped__(case, dtype)
-    if case.numerics == "batch_invariant":
-        return "", expect_refusal(inst, "numerics: 'batch_invariant' is not supported", tally)
+    if sentence := refusal_of_numerics(case, dtype):
+        return "", expect_refusal(inst, sentence, tally)
     names, empty = kernels_for(inst, device)
     tally.empty += empty
     if kernel and kernel not in names:
@@ -87,13 +89,25 @@ def run_case(case: Case, dtype: str, kernel: str | None, device: _C.Device, tall
     else:
         tally.selected += 1
     out = inst.new_out()
-    return kernel, inst.faults(inst.run(out, kernel=kernel or None), out)
+    d = inst.run(out, kernel=kernel or None)
+    return kernel, inst.faults(d, out) + faults_of_rows(inst, d, tally)
+
+
+def faults_of_rows(inst: Instance, d: torch.Tensor, tally: Tally) -> list[str]:
+    """Under batch_invariant: rows whose bits are others where the selector computes them alone."""
+    faults = []
+    for rows in rows_to_compare(inst.case):
+        alone = inst.of_rows(rows)
+        tally.compared += alone.numel()
+        if differing := differing_bits(alone, d[..., rows, :]):
+            faults.append(f"{differing} of {alone.numel()} elements have other bits as rows {rows} of another M")
+    return faults
 
 
 def expect_refusal(inst: Instance, sentence: str, tally: Tally) -> list[str]:
     try:
         inst.run(inst.new_out())
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         tally.refused += 1
         return [] if sentence in str(error) else [f"refused with {str(error)!r}, expected {sentence!r}"]
     return [f"was not refused with {sentence!r}"]
@@ -157,6 +171,7 @@ def main() -> int:
             "refused": tally.refused,
             "empty": tally.empty,
             "by the selector": tally.selected,
+            "batch_invariant elements compared": tally.compared,
             "dtypes": dict(sorted(tally.dtypes.items())),
             "kernels": {name: tally.kernels[name] for name in sorted(possible)},
             "failures": tally.failures,

@@ -2,7 +2,8 @@
 
 `make test-gpu` writes tests/gpu_record/<family>.json. Tests say which kernel they tried with
 `record_property("kernel", name)`; parametrized kernel tests do so through the `kernel` fixture. What a test measured
-or counted, `record_property("figure", {name: value})`, goes to figures.json.
+or counted, `record_property("figure", {name: value})`, goes to figures.json; what the tests of batch_invariant
+compared, `record_property("invariant_bits", {name: value})`, to invariant_bits.json.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from gemmx._files import write_atomically
 from gpu_fixtures import missing
 from source_hash import source_hash  # cmake/, on pytest's pythonpath
 
+# Properties of tests and the file that each goes to.
+FIGURES = {"figure": "figures", "invariant_bits": "invariant_bits"}
+
 
 class GpuRecord:
     """A pytest plugin that counts outcomes per kernel and writes one file per family."""
@@ -31,7 +35,7 @@ class GpuRecord:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.outcomes: dict[str, Counter[str]] = {}
-        self.figures: dict[str, dict[str, Any]] = {}
+        self.figures: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in FIGURES.values()}
 
     def pytest_sessionstart(self) -> None:
         """Refuses at once, not after minutes of tests, to record a library that the checkout did not build."""
@@ -40,8 +44,10 @@ class GpuRecord:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         properties = dict(report.user_properties)
-        if report.when == "call" and report.outcome != "skipped" and isinstance(properties.get("figure"), dict):
-            self.figures[report.nodeid.removeprefix("tests/")] = {"outcome": report.outcome, **properties["figure"]}
+        for name, file in FIGURES.items():
+            if report.when == "call" and report.outcome != "skipped" and isinstance(properties.get(name), dict):
+                test = report.nodeid.removeprefix("tests/")
+                self.figures[file][test] = {"outcome": report.outcome, **properties[name]}
         kernel = properties.get("kernel")
         if not isinstance(kernel, str):
             return
@@ -51,8 +57,9 @@ class GpuRecord:
             counts[report.outcome] += 1
 
     def pytest_sessionfinish(self) -> None:
-        if self.figures:
-            self.write_figures()
+        for file, figures in self.figures.items():
+            if figures:
+                self.write_figures(file, figures)
         if not self.outcomes:
             return
         header = describe_run()
@@ -68,17 +75,17 @@ class GpuRecord:
             record = {"header": header, "kernels": dict(sorted(kernels.items()))}
             (self.folder / f"{family}.json").write_text(json.dumps(record, indent=2) + "\n")
 
-    def write_figures(self) -> None:
+    def write_figures(self, file: str, figures: dict[str, dict[str, Any]]) -> None:
         """Each test's figures with the run that they come from; those of tests that did not run stay as they are."""
-        path = self.folder / "figures.json"
+        path = self.folder / f"{file}.json"
         header = describe_run()
-        new = {test: {"header": header, "figure": figure} for test, figure in self.figures.items()}
+        new = {test: {"header": header, "figure": figure} for test, figure in figures.items()}
         self.folder.mkdir(exist_ok=True)
         folder = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)  # another session may end at the same time
-            figures = json.loads(path.read_text()) if path.exists() else {}
-            write_atomically(path, json.dumps(dict(sorted((figures | new).items())), indent=2) + "\n")
+            kept = json.loads(path.read_text()) if path.exists() else {}
+            write_atomically(path, json.dumps(dict(sorted((kept | new).items())), indent=2) + "\n")
         finally:
             os.close(folder)
 

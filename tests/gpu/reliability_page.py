@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
 RECORDS = ROOT / "tests" / "gpu_record"
 BEGIN, END = "<!-- begin:figures -->", "<!-- end:figures -->"
-OTHERS = ("fuzz", "sanitize", "figures")  # records that are no kernel family's
+OTHERS = ("fuzz", "sanitize", "figures", "invariant_bits")  # records that are no kernel family's
 
 
 def read(name: str) -> dict[str, Any]:
@@ -62,6 +62,8 @@ def fuzzing() -> list[str]:
         f"{selected} by the selector's plan, {refused} refused as they must be, {fuzz['empty']} empty; each of "
         f"{len(counts)} kernels {min(counts)} to {max(counts)} times."
     )
+    if compared := fuzz.get("batch_invariant elements compared"):
+        text += f" Under batch_invariant {compared} elements were compared bit for bit with those of other batches."
     return [text, of_run(record["header"])]
 
 
@@ -85,8 +87,8 @@ def sanitizers() -> list[str]:
     return [table(head, rows), of_run(record["header"])]
 
 
-def measured() -> list[str]:
-    record = read("figures")
+def measured(name: str) -> list[str]:
+    record = read(name)
     rows: list[list[object]] = []
     for test, entry in record.items():
         figure = dict(entry["figure"])
@@ -106,7 +108,8 @@ def render() -> str:
         ("Every kernel against float64", kernel_tests()),
         ("Fuzz", fuzzing()),
         ("Sanitizers", sanitizers()),
-        ("Load, determinism, cost", measured()),
+        ("Bits of batch_invariant", measured("invariant_bits")),
+        ("Load, determinism, cost", measured("figures")),
     ):
         parts += [f"### {title}", *(body or ["No run is recorded."])]
     return "\n\n".join(parts)

@@ -50,8 +50,6 @@ std::string check(const KernelSpec& spec, const Problem& p, const Device& device
   if (p.a.dtype == DType::f32 && p.precision != precision) {
     return "computes in precision " + std::string(name(precision)) + ", asked for " + std::string(name(p.precision));
   }
-  if (p.numerics == Numerics::batch_invariant)
-    return "is of numerics class library, which does not serve batch_invariant";
   if (p.d.dtype != DType::f32 && p.d.dtype != p.a.dtype) return "writes D in f32 or in A's type only";
   if (std::string r = check_sizes(p); !r.empty()) return r;
   if (std::string r = check_layouts(p); !r.empty()) return r;

@@ -61,10 +61,6 @@ int64_t stream_k_workspace_size(const KernelSpec& s, const Problem& p, const Pla
 }
 
 std::string check_stream_k(const KernelSpec& s, const Problem& p, const Device& device) {
-  if (p.numerics == Numerics::batch_invariant) {
-    return "can't run batch_invariant: it cuts K where the number of output tiles says, so that a row of D depends on "
-           "M";
-  }
   if (split_tiles(s, p, 1, device) > 0) return {};
   if (ceil_div(p.k, s.tile.k) <= kMinKTiles) {
     return "cuts K into pieces of at least " + std::to_string(kMinKTiles * s.tile.k) + ", and K is " +
@@ -175,8 +171,8 @@ KernelSpec sm90_spec(const char* name, const Row& row) {
   KernelSpec s = spec_3x(name, row);
   s.min_capability = s.max_capability = 90;
   s.mma = "HGMMA";
-  // Stream-K cuts K by the number of tiles, so that it belongs to no class.
-  s.numerics = s.stream_k ? NumericsClass::library : NumericsClass::wgmma;
+  // Of no class of own kernels: its epilogue is CUTLASS's, and its stream-K cuts K by the number of tiles.
+  s.numerics = NumericsClass::library;
   s.threads = 384;  // a producer warp group and two math warp groups
   s.supports = supports_3x;
   return s;

@@ -102,6 +102,7 @@ def validate(document: Document) -> list[str]:
         "chain": _chain_faults,
         "host": _host_faults,
         "ladder": _ladder_faults,
+        "invariant": _invariant_faults,
     }
     check = checks.get(str(header.get("suite")), _row_faults)
     for row in rows:
@@ -158,6 +159,28 @@ def _chain_faults(row: Mapping[str, Any]) -> list[str]:
         value = row.get(key)
         if not isinstance(value, (int, float)) or not 0 <= value <= 1:
             faults.append(f"{key} is {value}, outside [0, 1] of its bound")
+    return faults
+
+
+def _invariant_faults(row: Mapping[str, Any]) -> list[str]:
+    """Rows of gemmx.bench.invariant: three arms, two plans, two ratios, and an error of its bound."""
+    status = row.get("status")
+    if status not in STATUSES:
+        return [f"status is {status!r}; it takes {', '.join(STATUSES)}"]
+    faults = [f"{key} is missing" for key in ("suite", "name", "M", "N", "K", "batch", "weight") if key not in row]
+    if status != "measured":
+        return faults if row.get("reason") else [*faults, f"a {status} row needs a reason"]
+    for arm in ("default", "invariant", "torch"):
+        faults += _arm_faults(row, arm)
+    keys = ("kernel", "plan", "default_kernel", "default_plan")
+    faults += [f"{key} is missing" for key in keys if not row.get(key)]
+    faults += [f"{key} is not a positive number" for key in ("invariant_over_default", "torch_over_invariant", "weight")
+               if not _positive(row.get(key))]  # fmt: skip
+    if row.get("same_plan") != (row.get("plan") == row.get("default_plan")):
+        faults.append(f"same_plan is {row.get('same_plan')}, but the plans say otherwise")
+    error = row.get("error")
+    if not isinstance(error, (int, float)) or not 0 <= error <= 1:
+        faults.append(f"error is {error}, outside [0, 1] of its bound")
     return faults
 
 

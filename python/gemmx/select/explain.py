@@ -27,6 +27,34 @@ DEFAULT_PROFILE = "h200"
 
 
 @dataclass(frozen=True, slots=True)
+class NumericsCost:
+    """What numerics batch_invariant costs a call: what the default would run, and what is rejected for it alone."""
+
+    numerics: str
+    numerics_class: str  # whose kernels alone serve; "any" where K is 0 and nothing is summed
+    splits: int  # of K, for every M
+    default_plan: dict[str, Any]
+    over_default: float  # time over that of the default's plan: measured where a table has both, else by the model
+    measured: bool
+    rejected: dict[str, str]  # kernels that the default could choose
+
+    def lines(self) -> list[str]:
+        plan = self.default_plan
+        splits = f", {plan['splits']} splits" if plan["splits"] > 1 else ""
+        by = "measured" if self.measured else "by the model"
+        first, more = next(iter(self.rejected.items()), None), len(self.rejected) - 1
+        lines = [
+            f"  numerics  {self.numerics}: class {self.numerics_class}, K in {self.splits} for every M; "
+            f"{self.over_default:.2f}x the default's time ({by})",
+            f"    the default runs {plan['kernel']} ({plan['schedule']}{splits})",
+        ]
+        if first:
+            others = f" and {more} more" if more else ""
+            lines.append(f"    rejected for it alone: {first[0]}{others}: {first[1]}")
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """A selection as plain data; str() prints it. Times in microseconds."""
 
@@ -46,6 +74,7 @@ class Explanation:
     waves: float
     tail_waste: float  # share of tile work that is padding or idle SMs, 0 to 1
     slow_path: str  # why this is not the fast path, "" when it is
+    numerics: NumericsCost | None = None  # of batch_invariant
     candidates: list[dict[str, Any]] = field(default_factory=list)
     rejected: dict[str, str] = field(default_factory=dict)
 
@@ -78,6 +107,8 @@ class Explanation:
         ]
         if self.slow_path:
             lines.append(f"  slow path {self.slow_path}")
+        if self.numerics:
+            lines += self.numerics.lines()
         lines.append("  candidates")
         for c in self.candidates[:SHOWN_CANDIDATES]:
             splits = f", {c['splits']} splits" if c["splits"] > 1 else ""
@@ -147,8 +178,33 @@ def explain_problem(problem: _C.Problem, device: _C.Device, *, only_built: bool 
         waves=estimate.waves,
         tail_waste=estimate.tail_waste,
         slow_path=slow_path_reason(problem, device, chosen.plan),
+        numerics=_numerics_cost(decision, only_built),
         candidates=[_candidate_dict(c) for c in decision.candidates],
         rejected=decision.rejected,
+    )
+
+
+def _numerics_cost(decision: Decision, only_built: bool) -> NumericsCost | None:
+    """The decision beside that of the same problem with the default numerics; None where it asks for no other."""
+    problem, device = decision.problem, decision.device
+    if problem.numerics == "deterministic":
+        return None
+    default = problem.copy()
+    default.numerics = "deterministic"
+    free = decide(default, device, only_built=only_built)
+    rows = decision.table_row, free.table_row
+    if rows[0] and rows[1] and rows[0].m == rows[1].m:
+        over, measured = rows[0].us / rows[1].us, True
+    else:
+        over, measured = decision.chosen.estimate.us / free.chosen.estimate.us, False
+    return NumericsCost(
+        numerics=problem.numerics,
+        numerics_class=_C.batch_invariant_class(device.capability) if problem.k else "any",
+        splits=decision.chosen.plan.splits,
+        default_plan=free.chosen.plan.to_dict(),
+        over_default=over,
+        measured=measured,
+        rejected={name: reason for name, reason in decision.rejected.items() if name not in free.rejected},
     )
 
 

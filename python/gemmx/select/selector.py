@@ -5,6 +5,9 @@
 3. A measured table of this GPU model (tables.py).
 4. The analytic model (model.py) for the rest.
 
+With numerics batch_invariant supports() accepts the kernels of one class only, and every plan has the cuts of K that
+_C.splits_for prescribes, whatever M is.
+
 Deterministic: equal times are decided by the registry's priority, then by name. Nothing is timed. The C++ plan
 cache calls it once per Problem.
 """
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 
 from gemmx import _C
 from gemmx.select.model import (
+    ELEMENT_BYTES,
     Estimate,
     KernelInfo,
     Machine,
@@ -65,6 +69,13 @@ class Decision:
     rejected: dict[str, str]  # kernel -> why it can't run
 
 
+def _prescribed_splits(problem: _C.Problem) -> int:
+    """The cuts of K that batch_invariant prescribes; 0 where they are the caller's or the selector's choice."""
+    if problem.numerics != "batch_invariant" or problem.k == 0:
+        return 0
+    return _C.splits_for(problem.n, problem.k, ELEMENT_BYTES[problem.a.dtype])
+
+
 def _split_counts(problem: _C.Problem, kernel: KernelInfo, shape: Shape, machine: Machine) -> tuple[int, ...]:
     """The splits asked for, or those worth an estimate: up to the cuts that K has and two waves of CTAs."""
     if problem.splits:
@@ -89,6 +100,9 @@ def _stream_k_may_pay(kernel: KernelInfo, shape: Shape, machine: Machine) -> boo
 def _plans(problem: _C.Problem, kernel: KernelInfo, shape: Shape, machine: Machine) -> list[tuple[str, int]]:
     """(schedule, splits) of the plans of a kernel that answer the caller's request."""
     asked = problem.schedule
+    if prescribed := _prescribed_splits(problem):
+        schedule = asked if asked != "auto" else "split_k" if prescribed > 1 else "data_parallel"
+        return [(schedule, prescribed)] if schedule in kernel.schedules else []
     plans: list[tuple[str, int]] = []
     for schedule in kernel.schedules:
         if asked not in ("auto", schedule) or (problem.splits > 1 and schedule != "split_k"):
@@ -118,7 +132,8 @@ def _plans_of_kernel(
     )
     for estimate, schedule, splits in ranked:
         plan = _C.Plan(kernel.name, schedule, splits, order.raster, order.swizzle)
-        asked = problem.schedule == schedule or problem.kernel == kernel.name
+        # Only one class serves batch_invariant: a limit would refuse large M, where no other kernel may step in.
+        asked = problem.schedule == schedule or problem.kernel == kernel.name or problem.numerics == "batch_invariant"
         if asked or _C.workspace_size(kernel.name, problem, plan, device) <= WORKSPACE_LIMIT:
             yield Candidate(kernel, plan, estimate)
 
@@ -170,16 +185,18 @@ def _from_table(
 ) -> tuple[Candidate, TableRow] | None:
     """The best table row whose kernel can run the problem.
 
-    A request for a kernel, schedule or splits is not in a row's key, so it is not answered from a table.
+    A request for a kernel, schedule or splits is not in a row's key, so it is not answered from a table. A row of the
+    default numerics serves batch_invariant where check_plan lets its class, schedule and splits pass.
     """
-    if problem.kernel or problem.schedule != "auto" or problem.splits or problem.numerics != "deterministic":
+    if problem.kernel or problem.schedule != "auto" or problem.splits:
         return None
     infos = {k.name: k for k in kernel_infos()}
     for row in tables().find(problem, device):
         kernel = infos[row.plan.kernel]
         if reasons[kernel.name] or _C.check_plan(row.plan, problem, device):
             continue
-        if _C.workspace_size(kernel.name, problem, row.plan, device) <= WORKSPACE_LIMIT:
+        unlimited = problem.numerics == "batch_invariant"
+        if unlimited or _C.workspace_size(kernel.name, problem, row.plan, device) <= WORKSPACE_LIMIT:
             return Candidate(kernel, row.plan, predict(kernel, shape, machine, row.plan)), row
     return None
 
@@ -200,6 +217,7 @@ def decide(
     if measured is not None:
         chosen, row = measured
         of = "" if row.epilogue == epilogue_kind(problem) else f", epilogue {row.epilogue}"
+        of += "" if row.numerics == problem.numerics else f", numerics {row.numerics}"
         reason = f"{row.source}: M={row.m}{of} measured at {row.us:.1f} us"
     rejected = {name: reason for name, reason in reasons.items() if reason}
     return Decision(problem, device, chosen, reason, row, candidates, rejected)

@@ -7,10 +7,14 @@ A table is a JSON file, shipped in tables/ or the user's own (`gemmx.load_table(
        "epilogue": "bias+silu", "align": 16, "us": 11.6,
        "plan": {"kernel": "...", "schedule": "data_parallel", "splits": 1, "raster": "along_m", "swizzle": 1}}]}
 
+A row that was measured with numerics batch_invariant has a further column, "numerics": "batch_invariant".
+
 A row serves problems of the same N, K, batch, dtypes, majors, epilogue and alignment: first of the same M, then
-of the nearest M within a factor of two. Of several rows of one problem the first in the file that can run is taken:
-the others are for a library without the first's kernel, a caller who excludes its family, or an epilogue that no row
-has and the first's kernel does not take. A table serves only the GPU model it was measured on, by the driver's name.
+of the nearest M within a factor of two. A row of batch_invariant serves such problems only; one of the default serves
+them after those, where its plan is one that batch_invariant allows. Of several rows of one problem the first in the
+file that can run is taken: the others are for a library without the first's kernel, a caller who excludes its family,
+or an epilogue that no row has and the first's kernel does not take. A table serves only the GPU model it was measured
+on, by the driver's name.
 
 A table is data, whoever wrote it: it is parsed as JSON and nothing else, a malformed one is one ValueError, and
 every row that would serve is checked against the problem by _C.check_plan, as C++ does once more before it keeps the
@@ -38,7 +42,8 @@ MAX_M_RATIO = 2.0
 MAX_BYTES = 64 << 20
 _INT64 = range(-(2**63), 2**63)
 
-Key = tuple[int, int, int, str, str, str, int]
+# n, k, batch, dtypes, majors, epilogue, align, numerics
+Key = tuple[int, int, int, str, str, str, int, str]
 
 _COLUMNS: dict[str, type] = {
     "m": int,
@@ -52,6 +57,8 @@ _COLUMNS: dict[str, type] = {
     "us": float,
     "plan": dict,
 }
+DEFAULT_NUMERICS = "deterministic"  # of a row without the column
+NUMERICS = (DEFAULT_NUMERICS, "batch_invariant")
 _PLAN_COLUMNS: dict[str, type] = {"kernel": str, "schedule": str, "splits": int, "raster": str, "swizzle": int}
 _ALGORITHM = {"algo", "algo_version"}
 
@@ -63,6 +70,7 @@ class TableRow:
     plan: _C.Plan
     source: str  # the file's name
     epilogue: str = "none"
+    numerics: str = DEFAULT_NUMERICS
 
 
 @dataclass(slots=True)
@@ -83,14 +91,19 @@ class Tables:
         """Rows that may serve the problem, the best first: M itself, then nearer before farther, ties lower.
 
         Rows of another epilogue come last: those of the plain product, whose best tile is mostly the best with an
-        epilogue too.
+        epilogue too. Of one epilogue the rows of the problem's own numerics come first, then those of the default. That
+        their plans may serve is for the caller to ask (_C.check_plan).
         """
         table = self.gpus.get(device.name, {})
-        key = table_key(problem)
-        plain: Key = (*key[:5], "none", key[6])
+        n, k, batch, dtypes, majors, own, align, numerics = table_key(problem)
+        keys: list[Key] = [
+            (n, k, batch, dtypes, majors, epilogue, align, of)
+            for epilogue in (own, "none")
+            for of in (numerics, DEFAULT_NUMERICS)
+        ]
         m = problem.m
         rows: list[TableRow] = []
-        for by_m in [table.get(k, {}) for k in dict.fromkeys((key, plain))]:
+        for by_m in [table.get(k, {}) for k in dict.fromkeys(keys)]:
             # A copy in one step: another thread may be in add().
             near = [x for x in list(by_m) if max(m, x) <= MAX_M_RATIO * min(m, x)]
             near.sort(key=lambda x: (abs(math.log(x / m)), x))
@@ -121,12 +134,12 @@ def table_key(problem: _C.Problem) -> Key:
         dtypes += f",{problem.precision}"
     majors = "".join("x" if x.major == "none" else x.major for x in (a, b, d))
     align = min(a.vector_bytes, b.vector_bytes, d.vector_bytes)
-    return (problem.n, problem.k, problem.batch, dtypes, majors, epilogue_kind(problem), align)
+    return (problem.n, problem.k, problem.batch, dtypes, majors, epilogue_kind(problem), align, problem.numerics)
 
 
 def row_dict(problem: _C.Problem, plan: _C.Plan, us: float) -> dict[str, Any]:
     """The row of a table for a measured plan."""
-    n, k, batch, dtypes, majors, epilogue, align = table_key(problem)
+    n, k, batch, dtypes, majors, epilogue, align, numerics = table_key(problem)
     return {
         "m": problem.m,
         "n": n,
@@ -136,6 +149,7 @@ def row_dict(problem: _C.Problem, plan: _C.Plan, us: float) -> dict[str, Any]:
         "majors": majors,
         "epilogue": epilogue,
         "align": align,
+        **({} if numerics == DEFAULT_NUMERICS else {"numerics": numerics}),
         "us": us,
         "plan": plan.to_dict(),
     }
@@ -192,12 +206,15 @@ def parse_table(text: str, source: str) -> tuple[str, list[tuple[Key, TableRow]]
             raise ValueError(f"{where} has m = {row['m']} and us = {row['us']}, both must be positive.")
         if not _ALGORITHM.isdisjoint(row["plan"]):
             raise ValueError(f"{where} stores an algorithm of cuBLASLt, which no table may; measure it again.")
+        numerics = row.get("numerics", DEFAULT_NUMERICS)
+        if numerics not in NUMERICS:
+            raise ValueError(f"{where} has numerics = {numerics!r:.60}, it is one of {', '.join(NUMERICS)}.")
         if row["plan"]["kernel"] not in known:
             stale.add(row["plan"]["kernel"])
             continue
-        key = tuple(row[c] for c in ("n", "k", "batch", "dtypes", "majors", "epilogue", "align"))
+        key = (*(row[c] for c in ("n", "k", "batch", "dtypes", "majors", "epilogue", "align")), numerics)
         plan = _parse_plan(where, row["plan"])
-        rows.append((key, TableRow(row["m"], float(row["us"]), plan, source, row["epilogue"])))
+        rows.append((key, TableRow(row["m"], float(row["us"]), plan, source, row["epilogue"], numerics)))
     if stale:
         warnings.warn(
             f"table {source} names {len(stale)} kernels that this version does not have ({min(stale)!r:.80}, ...); "
