@@ -294,21 +294,15 @@ def slow_path_reason(problem: _C.Problem, device: _C.Device, plan: _C.Plan) -> s
                 f"and {how} {kernel.name}; make {name} contiguous."
             )
         if matrix.vector_bytes < 16:
-            if "_words_" in kernel.name and name != "out":
-                return (
-                    f"{name}'s rows start at multiples of {matrix.vector_bytes} bytes, so that {kernel.name} loads "
-                    f"them by 16-byte words through registers; pad {name}'s leading dimension to a multiple of "
-                    f"{16 // shape.bytes_a} elements."
-                )
             if kernel.packs and name != "out":
-                return (
-                    f"{name}'s rows start at multiples of {matrix.vector_bytes} bytes, so that it is copied to aligned "
-                    f"rows before {kernel.name} runs; pad {name}'s leading dimension to a multiple of "
-                    f"{16 // shape.bytes_a} elements."
-                )
+                how = f"it is copied to aligned rows before {kernel.name} runs"
+            elif kernel.family == "sm90" and name != "out":
+                how = f"{kernel.name} loads it through registers"
+            else:
+                how = f"{kernel.name} runs without 16-byte accesses"
             return (
-                f"{name}'s rows start at multiples of {matrix.vector_bytes} bytes, so that {kernel.name} runs without "
-                f"16-byte accesses; pad {name}'s leading dimension to a multiple of {16 // shape.bytes_a} elements."
+                f"{name}'s rows start at multiples of {matrix.vector_bytes} bytes, so that {how}; pad {name}'s leading "
+                f"dimension to a multiple of {16 // shape.bytes_a} elements."
             )
     if kernel.numerics == "simt":
         return f"{kernel.name} does not use the tensor cores, and no other kernel takes {problem}."
