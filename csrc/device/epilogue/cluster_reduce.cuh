@@ -41,7 +41,7 @@ struct ClusterReduce {
                                                 uint32_t rank_step, int thread, int threads) {
     constexpr int kVectors = kColumns / 4;  // of a row
     // Rows of a thread at a time, all loads before the first use: another CTA's shared memory is about as far as L2.
-    constexpr int kRowsAtOnce = 4;
+    constexpr int kRowsAtOnce = 2;
     const int step = threads / kVectors;  // rows of all threads
     const int column = thread % kVectors * 4;
     const int end = kRows * (split + 1) / splits;

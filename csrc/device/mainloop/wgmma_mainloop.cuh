@@ -13,7 +13,7 @@
 namespace gemmx::device {
 
 // Config: kType, kTileM, kTileN, kTileK, kStages, kKMajorA, kKMajorB, kBlocks (64-row blocks of a warpgroup),
-// kCtas (CTAs that a stage is multicast to), kDrains, kWords (stages come from ordinary stores and not from TMA).
+// kCtas (CTAs that a stage is multicast to), kDrains.
 template <class Config>
 struct WgmmaMainloop {
   using TileA = SwizzledTile<Config::kTileM, Config::kTileK, Config::kKMajorA>;
@@ -31,7 +31,7 @@ struct WgmmaMainloop {
     if constexpr (Config::kDrains) {
 #pragma unroll 1
       for (int i = 0; i < k_tiles; ++i) {
-        wait_full(ring, at);
+        ring.wait_full(at);
         issue(acc, smem_stages + at.stage * kStageBytes, row, i != 0);
         if (i + 1 == k_tiles) all_full();
         ptx::wgmma_wait<0>();
@@ -41,13 +41,13 @@ struct WgmmaMainloop {
       }
       return;
     }
-    wait_full(ring, at);
+    ring.wait_full(at);
     issue(acc, smem_stages + at.stage * kStageBytes, row, 0);
     uint32_t previous = at.stage;
     at.advance();
 #pragma unroll 1
     for (int i = 1; i < k_tiles; ++i) {
-      wait_full(ring, at);
+      ring.wait_full(at);
       issue(acc, smem_stages + at.stage * kStageBytes, row, 1);
       ptx::wgmma_wait<1>();
       ring.template release<Config::kCtas>(previous, lane, first_cta);
@@ -61,11 +61,6 @@ struct WgmmaMainloop {
   }
 
  private:
-  __device__ static __forceinline__ void wait_full(const Ring<Config::kStages>& ring, RingState<Config::kStages> at) {
-    ring.wait_full(at);
-    if constexpr (Config::kWords) ptx::fence_proxy_async();
-  }
-
   // One stage. The first instruction of a tile overwrites the accumulators instead of adding to them.
   __device__ static __forceinline__ void issue(Accumulators& acc, uint32_t smem_stage, int row, int accumulate) {
     using Instruction = ptx::Wgmma<Config::kType, Config::kTileN>;

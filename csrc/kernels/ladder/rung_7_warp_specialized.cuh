@@ -1,20 +1,21 @@
 // Rung 7, warp specialisation: loading, multiplying and storing run at the same time, and neighbouring CTAs share what
 // they load. bf16 in, fp32 accumulation, sm_90a.
 //
-// Before:    rung 6 lets the tensor cores stand still while a CTA starts, while it writes D and between two stages; its
-//            thread 0 has two duties; neighbours load the same tile of B.
+// Before:    rung 6 lets its products stand still between two stages, with the barrier of the whole CTA, and starts
+//            every CTA with an empty ring; its thread 0 has two duties; neighbours load the same tiles.
 // Changes:   roles. A producer thread does nothing but ask TMA for tiles; two consumer warpgroups do nothing but wgmma
-//            and the epilogue, and ask for the next stage's products before they wait for the last ones. The producer's
-//            warpgroup hands its registers to them (setmaxnreg).
+//            and the epilogue, and ask for the next stage's products before they wait for the last ones. A second
+//            mbarrier a stage, `empty`, tells the producer who is done with it: nobody waits for the CTA. The
+//            producer's warpgroup hands its registers to the consumers (setmaxnreg).
 //            Persistent: as many CTAs as the GPU holds, each walking its share of the tiles. The producer runs ahead
 //            into the next tile while the consumers write the last one, so that the ring never drains.
 //            Clusters of two CTAs, one below the other: each loads half of their common tile of B, and multicast
 //            delivers it to both.
 //            D leaves by TMA from swizzled shared memory, 16 rows of 64 columns at a time, and the warp does not wait.
-//            wgmma of 64 x 256 x 16, the widest: it reads A once where two of 128 columns read it twice. 51 FLOP per
-//            byte of shared memory for 43. The plan chooses the order of the tiles, for the L2 cache.
+//            The tile is 128 x 256, by wgmma of 64 x 256 x 16, the widest: 51 FLOP per byte of shared memory for 43.
+//            The plan chooses the order of the tiles, for the L2 cache.
 // Per CTA:   128 x 256 elements of D: 2 * 128 * 256 * K FLOPs; (128 + 256 / 2) * K * 2 bytes from global memory.
-// Intensity: 2 * 128 * 256 / (256 * 2) = 128 FLOP per global byte, 1.5 times that of rung 6.
+// Intensity: 2 * 128 * 256 / (256 * 2) = 128 FLOP per global byte, twice that of rung 6.
 // Wastes:    the two consumers reach their epilogues together, and then the tensor cores wait for them.
 //
 // Warpgroups 0, 1: consumers, rows 0-63 and 64-127 of the tile. Warpgroup 2: the producer, one thread.
@@ -22,7 +23,7 @@
 #pragma once
 
 #include "device/ptx/setmaxnreg.cuh"
-#include "kernels/ladder/rung_6_wgmma.cuh"
+#include "kernels/ladder/common_sm90.cuh"
 
 namespace gemmx::ladder::rung_7 {
 
@@ -30,7 +31,9 @@ inline constexpr int kTileM = 128, kTileN = 256, kTileK = 64, kStages = 4, kThre
 inline constexpr bool kPersistent = true, kFollowsPlan = true, kStoresByTma = true;
 inline constexpr int kConsumerWarps = 8, kProducerRegisters = 40, kConsumerRegisters = 232;
 
-using rung_6::TileA, rung_6::TileB, rung_6::kStageBytes;
+using TileA = device::SwizzledTile<kTileM, kTileK, true>;
+using TileB = device::SwizzledTile<kTileN, kTileK, true>;
+inline constexpr int kStageBytes = TileA::kBytes + TileB::kBytes;
 using TmaStore = device::BoxStore<kTileN>;
 using Store = device::StagedStore<kTileN>;
 inline constexpr int kEpilogueBytes = TmaStore::kBytes;

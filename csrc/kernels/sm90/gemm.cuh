@@ -15,12 +15,12 @@
 // Cluster of CM x 1 (1 x CN) CTAs: neighbours along M (N) share the tile of B (A); each loads a slice of it and
 // multicasts it to all. Split-K of up to 8 CTAs is a cluster too: its CTAs take one cut of K each (cluster_reduce.cuh).
 //
-// Alignment: A and B 16 bytes at the start of every row (TMA), which launch.cuh sees to, or any (word_loader.cuh); C,
-// D, bias: any. Started while the kernel before it still runs (programmatic dependent launch): it waits before it
-// touches memory. With swapped operands it asks L2 for the first stages of the weights before that, which changes
-// nothing that anybody can read: the memory that the kernel before leaves idle at its end would be idle until this
-// one's first loads. Shared memory: [stage 0: A, B] ... [stage S-1: A, B] [2 x 2 KB for each consumer warp's stores]
-// [barriers], without stores with swap_ab; with split-K in a cluster the stages hold the fp32 tile at the end.
+// Alignment: A and B 16 bytes at the start of every row (TMA), which launch.cuh sees to; C, D, bias: any.
+// Started while the kernel before it still runs (programmatic dependent launch): it waits before it touches memory.
+// With swapped operands it asks L2 for the first stages of the weights before that, which changes nothing that anybody
+// can read: the memory that the kernel before leaves idle at its end would be idle until this one's first loads.
+// Shared memory: [stage 0: A, B] ... [stage S-1: A, B] [2 x 2 KB for each consumer warp's boxes of C and D] [barriers],
+// without boxes with swap_ab; with split-K in a cluster the stages hold the fp32 tile at the end.
 #pragma once
 
 #include <cuda.h>
@@ -32,7 +32,6 @@
 #include "device/epilogue/staged_store.cuh"
 #include "device/epilogue/transposed_store.cuh"
 #include "device/mainloop/wgmma_mainloop.cuh"
-#include "device/mainloop/word_loader.cuh"
 #include "device/ptx/griddepcontrol.cuh"
 #include "device/ptx/named_barrier.cuh"
 #include "device/ptx/setmaxnreg.cuh"
@@ -50,7 +49,6 @@ struct Config {
   static constexpr bool kSwap = kRow.operands == OperandOrder::swap_ab;
   static constexpr bool kKMajorA = (kSwap ? kRow.major_b : kRow.major_a) == Major::k;
   static constexpr bool kKMajorB = (kSwap ? kRow.major_a : kRow.major_b) == Major::k;
-  static constexpr bool kWords = kRow.loads == Loads::words;
   static constexpr bool kPingpong = kRow.consumers == Consumers::pingpong;
   static constexpr int kRowsOfWarpgroup = kPingpong ? kTileM : kTileM / kConsumerWarpgroups;
   static constexpr int kBlocks = kRowsOfWarpgroup / 64;
@@ -61,17 +59,13 @@ struct Config {
   static constexpr int kEpilogueBytesOfWarp = epilogue_bytes_of_warp(kRow);
   // Consumer warps that read one stage.
   static constexpr int kReaders = kPingpong ? 4 : kConsumerWarps;
-  // Registers a thread: 65536 over the CTA's threads at launch. A producer of TMA loads needs few, one that loads words
-  // has kWordsAhead stages in them.
-  static constexpr int kProducerRegisters = kWords ? 232 : 40, kConsumerRegisters = kWords ? 136 : 232;
-  static constexpr int kWordsAhead = 320 / (kTileM + kTileN) * 2;
+  // Registers a thread: 65536 over the CTA's threads at launch; the producer needs few.
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   // Decode: the weights' bytes are everything, so that a stage goes back to the producer as soon as it is multiplied.
   static constexpr bool kDrains = kSwap;
 
   static_assert(kRowsOfWarpgroup % 64 == 0, "a warpgroup's share of the tile is whole blocks of 64 rows");
   static_assert(kClusterM == 1 || kClusterN == 1, "clusters share one operand");
-  static_assert(!kWords || (kKMajorA && kKMajorB && kTileK == device::kSwizzleElements && kCtas == 1),
-                "words are loaded along K, a stage a row of 128 bytes, by each CTA for itself");
   static_assert(cut_unit(2) % kTileK == 0, "cuts of K are whole K tiles");
 };
 
@@ -83,18 +77,8 @@ enum class Output : uint8_t {
   cluster,  // split-K partials meet in the cluster, then the general epilogue
 };
 
-// Where the operands come from.
-template <bool kWords>
-struct Sources {
-  CUtensorMap a, b;
-};
-template <>
-struct Sources<true> {
-  device::WordRows a, b;
-};
-
 struct GemmParams {
-  CUtensorMap d;
+  CUtensorMap a, b, d;
   CUtensorMap c;                    // in boxes of D, with c_by_tma
   CUtensorMap partial;              // stream-K's partial tiles [slot * CTAs of a cluster][rows][columns], fp32
   float* partial_tiles;             // the same
@@ -109,14 +93,9 @@ struct GemmParams {
   int splits;             // cuts of K
   bool batch_a, batch_b;  // 0: one matrix for all batches
   Output output;
-  bool c_by_tma;                // 16-bit C and D, whole tiles
+  bool c_by_tma;                // C comes to the boxes that D leaves from
   bool batch_c;                 // as batch_a
   uint64_t policy_a, policy_b;  // L2 cache hints
-};
-
-template <class Config>
-struct KernelParams : GemmParams {
-  Sources<Config::kWords> from;
 };
 
 template <class Config>
@@ -221,22 +200,22 @@ struct WorkLoop {
 
 // One thread, operands swapped: the weights are the kernel's A.
 template <class Config>
-__device__ __forceinline__ void prefetch_weights(const KernelParams<Config>& p, const Place<Config>& place) {
+__device__ __forceinline__ void prefetch_weights(const GemmParams& p, const Place<Config>& place) {
   WorkLoop<Config> work(p, place);
   if (!work.any()) return;
   const WorkTile w = work.take();
   const int stages = min(p.prefetched, w.k_tiles);
   int k = w.k_begin * Config::kTileK;
   for (int i = 0; i < stages; ++i, k += Config::kTileK) {
-    device::WgmmaMainloop<Config>::TileA::template prefetch<Config::kClusterN>(&p.from.a, w.m, k,
-                                                                               p.batch_a ? w.batch : 0, place.n);
+    device::WgmmaMainloop<Config>::TileA::template prefetch<Config::kClusterN>(&p.a, w.m, k, p.batch_a ? w.batch : 0,
+                                                                               place.n);
   }
 }
 
 // One thread.
 template <class Config>
-__device__ __forceinline__ void produce(const KernelParams<Config>& p, SharedStorage<Config>& shared,
-                                        const Place<Config>& place, uint32_t smem_stages) {
+__device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Config>& shared, const Place<Config>& place,
+                                        uint32_t smem_stages) {
   using Mainloop = device::WgmmaMainloop<Config>;
   using TileA = typename Mainloop::TileA;
   using TileB = typename Mainloop::TileB;
@@ -251,57 +230,10 @@ __device__ __forceinline__ void produce(const KernelParams<Config>& p, SharedSto
       const uint32_t barrier = shared.ring.full_address(at.stage);
       const uint32_t stage = smem_stages + at.stage * Mainloop::kStageBytes;
       device::ptx::mbarrier_arrive_expect_tx(barrier, p.stage_bytes);
-      TileA::template load<Config::kClusterN>(&p.from.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
+      TileA::template load<Config::kClusterN>(&p.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
                                               p.policy_a);
-      TileB::template load<Config::kClusterM>(&p.from.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
+      TileB::template load<Config::kClusterM>(&p.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
                                               place.group_mask(), p.policy_b);
-    }
-  }
-}
-
-// A warpgroup: the same for operands that TMA refuses.
-template <class Config>
-__device__ __forceinline__ void produce_words(const KernelParams<Config>& p, SharedStorage<Config>& shared,
-                                              const Place<Config>& place, uint32_t smem_stages) {
-  using Mainloop = device::WgmmaMainloop<Config>;
-  using LoaderA = device::WordLoader<Config::kTileM>;
-  using LoaderB = device::WordLoader<Config::kTileN>;
-  constexpr int kAhead = Config::kWordsAhead, kBuffers = kAhead + 1;
-  device::RingState<Config::kStages> at;
-  for (WorkLoop<Config> work(p, place); work.any();) {
-    const WorkTile w = work.take();
-    LoaderA a(p.from.a, w.batch, w.m, int64_t{w.k_begin} * Config::kTileK);
-    LoaderB b(p.from.b, w.batch, w.n, int64_t{w.k_begin} * Config::kTileK);
-    // A stage needs the first words of the one behind it: stage k_tiles is loaded too, and never stored.
-    typename LoaderA::Words words_a[kBuffers];
-    typename LoaderB::Words words_b[kBuffers];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (i > w.k_tiles) break;
-      a.load(words_a[i]);
-      b.load(words_b[i]);
-    }
-    // Registers have no run-time index: the buffers' turns are unrolled.
-#pragma unroll 1
-    for (int first = 0; first < w.k_tiles; first += kBuffers) {
-#pragma unroll
-      for (int i = 0; i < kBuffers; ++i) {
-        const int tile = first + i;
-        if (tile >= w.k_tiles) break;
-        if (tile + kAhead <= w.k_tiles) {
-          a.load(words_a[(i + kAhead) % kBuffers]);
-          b.load(words_b[(i + kAhead) % kBuffers]);
-        }
-        shared.ring.wait_empty(at);
-        const uint32_t stage = smem_stages + at.stage * Mainloop::kStageBytes;
-        const int k_left = p.k - (w.k_begin + tile) * Config::kTileK;
-        a.store(stage, words_a[i], words_a[(i + 1) % kBuffers], k_left);
-        b.store(stage + Mainloop::TileA::kBytes, words_b[i], words_b[(i + 1) % kBuffers], k_left);
-        // The consumers fence these stores from wgmma's reads: here the fence would wait for all loads in flight.
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) device::ptx::mbarrier_arrive(shared.ring.full_address(at.stage));
-        at.advance();
-      }
     }
   }
 }
@@ -405,7 +337,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
 }
 
 template <class Config>
-__global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant__ KernelParams<Config> p) {
+__global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant__ GemmParams p) {
   static_assert(sizeof(SharedStorage<Config>) == Config::kSmemBytes, "smem_bytes() of specs.h must be what is used");
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
@@ -415,11 +347,9 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   const bool in_cluster = Config::kCtas > 1 || p.output == Output::cluster;
 
   if (threadIdx.x == 0) {
-    if constexpr (!Config::kWords) {
-      device::ptx::tma_prefetch_descriptor(&p.from.a);
-      device::ptx::tma_prefetch_descriptor(&p.from.b);
-    }
-    shared.ring.init(Config::kWords ? 4 : 1, Config::kReaders * Config::kCtas);
+    device::ptx::tma_prefetch_descriptor(&p.a);
+    device::ptx::tma_prefetch_descriptor(&p.b);
+    shared.ring.init(1, Config::kReaders * Config::kCtas);
     if (p.c_by_tma) {
       for (auto& warp : shared.c_full) {
         for (uint64_t& barrier : warp) {
@@ -443,22 +373,13 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   device::ptx::wait_for_earlier_kernels();
 
   if (warpgroup == kConsumerWarpgroups) {
-    if constexpr (Config::kWords) {
-      device::ptx::setmaxnreg_increase<Config::kProducerRegisters>();
-      produce_words<Config>(p, shared, place, smem_stages);
-    } else {
-      device::ptx::setmaxnreg_decrease<Config::kProducerRegisters>();
-      if (threadIdx.x == 128 * kConsumerWarpgroups) produce<Config>(p, shared, place, smem_stages);
-    }
+    device::ptx::setmaxnreg_decrease<Config::kProducerRegisters>();
+    if (threadIdx.x == 128 * kConsumerWarpgroups) produce<Config>(p, shared, place, smem_stages);
     __syncwarp();
     if (p.output == Output::cluster) device::ptx::cluster_sync();
     if (in_cluster) device::ptx::cluster_arrive();
   } else {
-    if constexpr (Config::kWords) {
-      device::ptx::setmaxnreg_decrease<Config::kConsumerRegisters>();
-    } else {
-      device::ptx::setmaxnreg_increase<Config::kConsumerRegisters>();
-    }
+    device::ptx::setmaxnreg_increase<Config::kConsumerRegisters>();
     consume<Config>(p, shared, place, smem_stages, warpgroup);
   }
   // A CTA's shared memory outlives its neighbours' loads into it, arrivals at it and reads of it.

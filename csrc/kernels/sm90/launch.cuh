@@ -27,7 +27,7 @@ struct Launcher {
 
   // What prepare() works out and every run() starts from.
   struct State {
-    KernelParams<Config> params;
+    GemmParams params;
     int cluster;  // CTAs
     int ctas;
     bool partials;       // of splits go to the workspace, and a second launch adds them
@@ -39,7 +39,7 @@ struct Launcher {
 
   static Prepared prepare(const KernelSpec& spec, const Problem& p, const Plan& plan, const Device& device) {
     auto state = std::make_shared<State>();
-    KernelParams<Config>& params = state->params;
+    GemmParams& params = state->params;
     const int splits = std::max(plan.splits, 1);
     if (splits > max_splits(p.k, 2)) {
       throw std::runtime_error(std::string(spec.name) + ": the plan has " + std::to_string(splits) +
@@ -47,7 +47,7 @@ struct Launcher {
     }
     check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSmemBytes), spec.name,
           "raising the shared-memory limit");
-    state->packed = Config::kWords ? PackedBytes{} : packed_bytes(spec, p);
+    state->packed = packed_bytes(spec, p);
     Problem read = p;  // as the kernel reads it
     if (state->packed.a > 0)
       state->pack_a = pack_operand(read.a, spec.major_a == Major::k, p.m, read.a.row_stride, read.a.col_stride, p);
@@ -98,7 +98,7 @@ struct Launcher {
   static void run(const KernelSpec& spec, const Problem& p, const Plan&, const void* prepared, const Operands& o,
                   Workspace workspace, Stream stream) {
     const State& state = *static_cast<const State*>(prepared);
-    KernelParams<Config> params = state.params;
+    GemmParams params = state.params;
     auto* const scratch = static_cast<unsigned char*>(workspace.data);
     const void* a = o.a;
     const void* b = o.b;
@@ -107,13 +107,8 @@ struct Launcher {
       if (state.packed.a > 0) a = scratch;
       if (state.packed.b > 0) b = scratch + state.packed.a;
     }
-    if constexpr (Config::kWords) {
-      params.from.a.data = static_cast<const unsigned char*>(Config::kSwap ? b : a);
-      params.from.b.data = static_cast<const unsigned char*>(Config::kSwap ? a : b);
-    } else {
-      set_address(spec.name, params.from.a, Config::kSwap ? b : a);
-      set_address(spec.name, params.from.b, Config::kSwap ? a : b);
-    }
+    set_address(spec.name, params.a, Config::kSwap ? b : a);
+    set_address(spec.name, params.b, Config::kSwap ? a : b);
     const auto epilogue = device::make_epilogue_params(p, o);
     void* const partial_tiles = scratch + state.packed.a + state.packed.b;
     if (params.output == Output::tma) set_address(spec.name, params.d, state.partials ? partial_tiles : o.d);
@@ -189,27 +184,16 @@ struct Launcher {
                              {device::kSwizzleElements, rows});
   }
 
-  // A K-major operand, without its address.
-  static device::WordRows word_rows(const Matrix& x, int64_t extent, int64_t k) {
-    const int64_t stride = x.leading_dimension();
-    return {nullptr, 2 * stride, 2 * x.batch_stride, 2 * ((extent - 1) * stride + k), static_cast<int>(extent)};
-  }
-
-  static void encode(const KernelSpec& spec, const Problem& p, KernelParams<Config>& params) {
+  static void encode(const KernelSpec& spec, const Problem& p, GemmParams& params) {
     using Mainloop = device::WgmmaMainloop<Config>;
     const Matrix& a = Config::kSwap ? p.b : p.a;
     const Matrix& b = Config::kSwap ? p.a : p.b;
     const auto [m, n] = extents(p);
     params.stage_bytes = 0;
-    if constexpr (Config::kWords) {
-      params.from.a = word_rows(a, m, p.k);
-      params.from.b = word_rows(b, n, p.k);
-    } else {
-      params.from.a = encode_operand<typename Mainloop::TileA, Config::kClusterN>(spec, a, Config::kKMajorA, m, p,
-                                                                                  params.stage_bytes);
-      params.from.b = encode_operand<typename Mainloop::TileB, Config::kClusterM>(spec, b, Config::kKMajorB, n, p,
-                                                                                  params.stage_bytes);
-    }
+    params.a = encode_operand<typename Mainloop::TileA, Config::kClusterN>(spec, a, Config::kKMajorA, m, p,
+                                                                           params.stage_bytes);
+    params.b = encode_operand<typename Mainloop::TileB, Config::kClusterM>(spec, b, Config::kKMajorB, n, p,
+                                                                           params.stage_bytes);
     params.batch_a = a.batch_stride != 0;
     params.batch_b = b.batch_stride != 0;
     params.k = static_cast<int>(p.k);
@@ -244,7 +228,8 @@ struct Launcher {
     return kBoxes && p.d.major == Major::n && p.d.col_stride == 1 && size_of(p.d.dtype) == 2;
   }
 
-  // C beside a 16-bit D that leaves by TMA, whose boxes do not overlap then.
+  // 16-bit C beside a 16-bit D that leaves by TMA; with C its boxes do not overlap. Not with stream-K, whose cut tiles
+  // have no epilogue here.
   static bool loads_c_by_tma(const Problem& p) {
     return kBoxes && p.has_c() && size_of(p.c.dtype) == 2 && size_of(p.d.dtype) == 2 && p.c.major == Major::n &&
            tma_reads(p.c);
@@ -355,7 +340,7 @@ struct Launcher {
     return config;
   }
 
-  static void launch(const KernelSpec& spec, const State& state, KernelParams<Config>& params, Stream stream) {
+  static void launch(const KernelSpec& spec, const State& state, GemmParams& params, Stream stream) {
     cudaLaunchAttribute attributes[2];
     const cudaLaunchConfig_t config = launch_config(state.ctas, state.cluster, state.starts_early, attributes, stream);
     check(cudaLaunchKernelEx(&config, kKernel, params), spec.name, "launch");

@@ -72,14 +72,10 @@ std::string supports(const KernelSpec& s, const Problem& p, const Device& device
   return check_extents(s, p, device.sm_count);
 }
 
-std::string supports_words(const KernelSpec& s, const Problem& p, const Device& device) {
-  if (std::string r = supports_common(s, p, device); !r.empty()) return r;
-  return check_extents(s, p, device.sm_count);
-}
-
-// fp32 partials: [split][batch][M][N], which are not needed where the device runs all clusters of splits at once, or
-// stream-K's partial tiles with as many workers as the device has room for; it may run fewer.
-int64_t workspace_size_words(const KernelSpec& s, const Problem& p, const Plan& plan, const Device& device) {
+// Packed operands, then fp32 partials: [split][batch][M][N], which are not needed where the device runs all clusters
+// of splits at once, or stream-K's partial tiles with as many workers as the device has room for; it may run fewer.
+int64_t workspace_size(const KernelSpec& s, const Problem& p, const Plan& plan, const Device& device) {
+  const PackedBytes packed = packed_bytes(s, p);
   int64_t partials = 0;
   if (plan.schedule == Schedule::stream_k) {
     const int64_t ctas = s.cluster.m * s.cluster.n;
@@ -90,13 +86,7 @@ int64_t workspace_size_words(const KernelSpec& s, const Problem& p, const Plan& 
   } else if (plan.splits > 1) {
     partials = int64_t{plan.splits} * p.batch * p.m * p.n;
   }
-  return partials * size_of(DType::f32);
-}
-
-// Packed operands, then partials.
-int64_t workspace_size(const KernelSpec& s, const Problem& p, const Plan& plan, const Device& device) {
-  const PackedBytes packed = packed_bytes(s, p);
-  return packed.a + packed.b + workspace_size_words(s, p, plan, device);
+  return packed.a + packed.b + partials * size_of(DType::f32);
 }
 
 }  // namespace gemmx::sm90

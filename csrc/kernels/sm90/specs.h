@@ -16,18 +16,11 @@ enum class OperandOrder : uint8_t {
   swap_ab,  // computes D^T = B^T A^T: the tile's M runs over N
 };
 
-// How the operands come to shared memory.
-enum class Loads : uint8_t {
-  tiles,  // by TMA; operands that it refuses are packed first (pack.cuh)
-  words,  // by a warpgroup, K-major operands of any alignment (word_loader.cuh)
-};
-
 // The columns of a row after its name.
 struct Row {
   DType dtype;  // of A and B
   Major major_a, major_b;
   OperandOrder operands;
-  Loads loads;
   TileShape tile;  // of the kernel: with swap_ab, tile.m runs over N and tile.n over M
   ClusterShape cluster;
   Consumers consumers;
@@ -72,9 +65,7 @@ struct PackedBytes {
 PackedBytes packed_bytes(const KernelSpec&, const Problem&);
 
 std::string supports(const KernelSpec&, const Problem&, const Device&);
-std::string supports_words(const KernelSpec&, const Problem&, const Device&);
 int64_t workspace_size(const KernelSpec&, const Problem&, const Plan&, const Device&);
-int64_t workspace_size_words(const KernelSpec&, const Problem&, const Plan&, const Device&);
 
 constexpr KernelSpec make_spec(const char* name, const Row& r) {
   KernelSpec s;
@@ -95,17 +86,17 @@ constexpr KernelSpec make_spec(const char* name, const Row& r) {
   s.swap_ab = r.operands == OperandOrder::swap_ab;
   s.split_k = true;
   s.stream_k = true;
-  s.supports = r.loads == Loads::words ? supports_words : supports;
-  s.workspace_size = r.loads == Loads::words ? workspace_size_words : workspace_size;
+  s.supports = supports;
+  s.workspace_size = workspace_size;
   return s;
 }
 
 }  // namespace gemmx::sm90
 
 // The columns as documented in instances.inc.
-#define GEMMX_SM90_ROW(DTYPE, MAJOR_A, MAJOR_B, OPERANDS, LOADS, TM, TN, TK, CM, CN, CONSUMERS, STAGES, PRIORITY)     \
-  ::gemmx::sm90::Row {                                                                                                \
-    ::gemmx::DType::DTYPE, ::gemmx::Major::MAJOR_A, ::gemmx::Major::MAJOR_B, ::gemmx::sm90::OperandOrder::OPERANDS,   \
-        ::gemmx::sm90::Loads::LOADS, {TM, TN, TK}, {CM, CN, 1}, ::gemmx::sm90::Consumers::CONSUMERS, STAGES, PRIORITY \
+#define GEMMX_SM90_ROW(DTYPE, MAJOR_A, MAJOR_B, OPERANDS, TM, TN, TK, CM, CN, CONSUMERS, STAGES, PRIORITY)          \
+  ::gemmx::sm90::Row {                                                                                              \
+    ::gemmx::DType::DTYPE, ::gemmx::Major::MAJOR_A, ::gemmx::Major::MAJOR_B, ::gemmx::sm90::OperandOrder::OPERANDS, \
+        {TM, TN, TK}, {CM, CN, 1}, ::gemmx::sm90::Consumers::CONSUMERS, STAGES, PRIORITY                            \
   }
 #define GEMMX_SM90_SPEC(NAME, ...) ::gemmx::sm90::make_spec(#NAME, GEMMX_SM90_ROW(__VA_ARGS__))

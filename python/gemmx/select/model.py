@@ -57,7 +57,7 @@ class KernelInfo:
     @property
     def packs(self) -> bool:
         """Whether it copies operands that TMA can't read before it runs."""
-        return self.family == "sm90" and "_words_" not in self.name
+        return self.family == "sm90"
 
 
 @lru_cache(maxsize=1)

@@ -296,8 +296,6 @@ def slow_path_reason(problem: _C.Problem, device: _C.Device, plan: _C.Plan) -> s
         if matrix.vector_bytes < 16:
             if kernel.packs and name != "out":
                 how = f"it is copied to aligned rows before {kernel.name} runs"
-            elif kernel.family == "sm90" and name != "out":
-                how = f"{kernel.name} loads it through registers"
             else:
                 how = f"{kernel.name} runs without 16-byte accesses"
             return (
