@@ -124,7 +124,14 @@ def members(dtype: torch.dtype, device: _C.Device) -> list[_C.KernelSpec]:
     return found
 
 
+def takes(spec: _C.KernelSpec, m: int) -> bool:
+    """A single row counts as K-major, whatever its strides."""
+    return m > 1 or spec.major_a != "m"
+
+
 def by_kernel(layer: Layer, spec: _C.KernelSpec, m: int, found: Comparison, **request: Any) -> None:
+    if not takes(spec, m):
+        return
     a, c, expected = layer.some(m)
     if spec.major_a == "m":
         a = along_m(a)
@@ -157,8 +164,9 @@ def test_every_kernel_of_the_class_gives_a_row_the_same_bits(
             for m in sizes:
                 by_kernel(layer, spec, m, found)
     after = _C.launch_counts()
-    assert all(after[spec.name] - before[spec.name] >= sum(len(sweep[4]) for sweep in SWEEPS) for spec in kernels)
-    found.close(record_property, kernels=len(kernels), calls=sum(len(sweep[4]) for sweep in SWEEPS) * len(kernels))
+    calls = {spec.name: sum(takes(spec, m) for *_, sizes in SWEEPS for m in sizes) for spec in kernels}
+    assert all(after[name] - before[name] >= count > 100 for name, count in calls.items())
+    found.close(record_property, kernels=len(kernels), calls=sum(calls.values()))
 
 
 @dtypes

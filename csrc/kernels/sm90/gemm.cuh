@@ -258,7 +258,9 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   static_assert(Reduce::kBytes <= sizeof(shared.stages), "the stages hold the fp32 tile of split-K");
   using device::ptx::named_barrier_arrive, device::ptx::named_barrier_sync;
   const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32 % 4;
+  // Uniform, and known to be: else the waits for C, which it addresses, take the mainloop's stages and descriptors out
+  // of the uniform registers, which costs 7 % of 64x48 tiles.
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32 % 4), 0);
   const int first_row = Config::kPingpong ? 0 : warpgroup * Config::kRowsOfWarpgroup;
   unsigned char* const buffer = shared.epilogue[warpgroup * 4 + warp];
   const auto smem_buffer = static_cast<uint32_t>(__cvta_generic_to_shared(buffer));
@@ -268,6 +270,10 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   int turn = 0;
   bool first = true;
   bool arrived = false;  // at the end of the cluster
+  const auto c_of = [&](const WorkTile& w) {
+    const auto barriers = static_cast<uint32_t>(__cvta_generic_to_shared(shared.c_full[warpgroup * 4 + warp]));
+    return typename Box::CByTma{p.c_by_tma, &p.c, p.batch_c ? w.batch : 0, barriers};
+  };
   for (WorkLoop<Config> work(p, place); work.any(); first = false) {
     const WorkTile w = work.take();
     if constexpr (Config::kPingpong) {
@@ -278,12 +284,8 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
         continue;
       }
     }
-    const auto box_of_c = [&](int batch) {
-      const auto barriers = static_cast<uint32_t>(__cvta_generic_to_shared(shared.c_full[warpgroup * 4 + warp]));
-      return typename Box::CByTma{p.c_by_tma, &p.c, p.batch_c ? batch : 0, barriers};
-    };
     if constexpr (kBoxes) {
-      if (p.c_by_tma) Box::load_first(box_of_c(w.batch), w.m + first_row + 16 * warp, w.n, smem_buffer, lane, boxes);
+      if (p.c_by_tma) Box::load_first(c_of(w), w.m + first_row + 16 * warp, w.n, smem_buffer, lane, boxes);
     }
     if (Config::kPingpong && !first) named_barrier_sync(kTurn + warpgroup, 2 * 128);
     Mainloop::run(acc, shared.ring, smem_stages, at, w.k_tiles, first_row, lane, place.first, [&] {
@@ -315,10 +317,9 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
         device::TransposedStore<Config::kTileN>::run(p.epilogue, w.plane, w.n, w.m + row, acc[block], lane);
       } else if (kBoxes && p.output != Output::general) {
         if constexpr (kBoxes) {
-          const auto c = box_of_c(w.batch);
-          if (block > 0 && p.c_by_tma) Box::load_first(c, w.m + row, w.n, smem_buffer, lane, boxes);
+          if (block > 0 && p.c_by_tma) Box::load_first(c_of(w), w.m + row, w.n, smem_buffer, lane, boxes);
           Box::run(p.epilogue, p.output == Output::tma ? &p.d : nullptr, w.plane, w.m + row, w.n, acc[block],
-                   smem_buffer, lane, boxes, c);
+                   smem_buffer, lane, boxes, c_of(w));
         }
       } else {
         Staged::run(p.epilogue, w.plane, w.m + row, w.n, acc[block], reinterpret_cast<float*>(buffer), lane);
