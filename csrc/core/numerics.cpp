@@ -11,7 +11,8 @@ std::string check_batch_invariant(const KernelSpec& s, const Problem& p, const D
   }
   // With K = 0 nothing is accumulated, and D is what the epilogue makes of C and bias: one code for all own kernels
   // (device/epilogue/linear_combination.cuh), so that any of them may serve. The wgmma family can't, as TMA needs a K.
-  if (p.k == 0) return {};
+  if (p.k == 0)
+    return s.numerics == NumericsClass::library ? "has an epilogue of its own, not compared" : std::string();
   const NumericsClass serves = batch_invariant_class(device.capability);
   if (s.numerics != serves) {
     return "is of numerics class " + std::string(name(s.numerics)) + ", and batch_invariant on this device is served " +

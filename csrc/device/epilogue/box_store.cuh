@@ -8,8 +8,8 @@
 //   by rows   any other 16-bit D with contiguous rows, two boxes at a time: whole 16-byte words of D, however oddly a
 //             row starts, and the 2 to 14 bytes at either end of it by elements
 //
-// C is read element by element or, after load_first(), by TMA into the buffer that its box of D leaves from: the first
-// two boxes while the tile is still multiplied, each later one when the store before last has left its buffer.
+// C is read element by element or, after load_first(), by TMA into the buffer that its box of D leaves from: two boxes
+// ahead of the epilogue, each later one when the store before last has left its buffer.
 //
 // Without C and activation the loop over boxes is unrolled. With them it is rolled, so that the activations' code
 // exists once; registers have no run-time index, so that every box's copy out of the accumulators is a branch.
@@ -234,12 +234,12 @@ struct BoxStore {
       ptx::fence_proxy_async();
       __syncwarp();
       if (at.lane == 0) {
-        if (at.c.loads && box > 0 && box + 1 < Boxes::kCount) {
-          ptx::tma_store_wait_read<0>();
-          load_c(at.c, at.m, at.n, at.smem_buffers, box + 1, boxes + 1);
-        }
         ptx::tma_store(at.tensor_map, buffer, at.n + Boxes::first(box), at.m, at.batch);
         ptx::tma_store_commit();
+        if (at.c.loads && box > 0 && box + 1 < Boxes::kCount) {
+          ptx::tma_store_wait_read<1>();  // the box before this one has left the buffer of the next
+          load_c(at.c, at.m, at.n, at.smem_buffers, box + 1, boxes + 1);
+        }
       }
       ++boxes;
     } else if constexpr (kElementBytes == 2) {

@@ -22,6 +22,7 @@ inline constexpr int kReduceThreads = 256;
 // kernel that writes the partials still runs (programmatic dependent launch, sm_90+).
 template <class Config, bool kStartsEarly = false>
 __global__ void __launch_bounds__(kReduceThreads) split_k_reduce_kernel(const __grid_constant__ ReduceParams params) {
+  if constexpr (kStartsEarly) ptx::wait_for_earlier_kernels();
   const EpilogueParams& e = params.epilogue;
   const int64_t groups = (e.n + 3) / 4;
   const int64_t plane = e.m * e.n;
@@ -32,7 +33,6 @@ __global__ void __launch_bounds__(kReduceThreads) split_k_reduce_kernel(const __
   const int64_t batch = row / e.m;
   const int count = e.n - n < 4 ? static_cast<int>(e.n - n) : 4;
 
-  if constexpr (kStartsEarly) ptx::wait_for_earlier_kernels();
   float sum[4] = {};
   const float* at = params.partials + row * e.n + n;
 #pragma unroll 8

@@ -25,6 +25,7 @@ struct StreamKReduceParams {
 inline constexpr int kStreamKReduceThreads = 256;
 
 __device__ __forceinline__ void stream_k_reduce(const StreamKReduceParams& p) {
+  ptx::wait_for_earlier_kernels();
   const uint32_t vectors = p.rows * p.columns / 4;  // of a CTA's tile
   const uint32_t blocks = static_cast<uint32_t>(ceil_div(vectors, kStreamKReduceThreads));
   const uint32_t cta_tile = blockIdx.x / blocks;
@@ -43,7 +44,6 @@ __device__ __forceinline__ void stream_k_reduce(const StreamKReduceParams& p) {
   const int64_t n = int64_t{p.swap ? kernel_m : kernel_n} * p.columns + static_cast<int>(vector) * 4 % p.columns;
   if (m >= p.epilogue.m || n >= p.epilogue.n) return;
 
-  ptx::wait_for_earlier_kernels();
   float sum[4] = {};
 #pragma unroll 2
   for (uint32_t w = worker; w <= last; ++w) {

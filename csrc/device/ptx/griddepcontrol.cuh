@@ -6,7 +6,9 @@
 
 namespace gemmx::device::ptx {
 
-// Until the kernels before this one are complete and their writes visible. Nothing else orders them.
+// Until the kernel before this one is complete and its writes visible. Nothing else orders them. Every thread of a
+// kernel that starts early calls it, also one that has nothing to do: a grid that ended without waiting would be
+// complete before the one that it should have waited for, and the next one waits for the last grid only.
 __device__ __forceinline__ void wait_for_earlier_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // The next kernel may start once every CTA of this one has said so or ended.

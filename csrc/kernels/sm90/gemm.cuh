@@ -104,7 +104,7 @@ struct SharedStorage {
   unsigned char stages[Config::kStages][Mainloop::kStageBytes];
   unsigned char epilogue[kConsumerWarps][Config::kEpilogueBytesOfWarp];
   alignas(128) device::Ring<Config::kStages> ring;
-  uint64_t c_full[kConsumerWarps][2];  // of the boxes of C that have landed
+  uint64_t c_full[kConsumerWarps][kBoxesOfWarp];  // of the boxes of C that have landed
 };
 
 // Where this CTA stands in its cluster and the cluster in the grid.
@@ -255,6 +255,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   static_assert(
       Config::kSwap || (Staged::kBytes <= Config::kEpilogueBytesOfWarp && Box::kBytes <= Config::kEpilogueBytesOfWarp),
       "a warp's epilogue buffer holds what both epilogues need");
+  static_assert(Box::kBuffers == kBoxesOfWarp, "specs.h counts the boxes' bytes and barriers");
   static_assert(Reduce::kBytes <= sizeof(shared.stages), "the stages hold the fp32 tile of split-K");
   using device::ptx::named_barrier_arrive, device::ptx::named_barrier_sync;
   const int lane = threadIdx.x % 32;
@@ -351,13 +352,16 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
     device::ptx::tma_prefetch_descriptor(&p.a);
     device::ptx::tma_prefetch_descriptor(&p.b);
     shared.ring.init(1, Config::kReaders * Config::kCtas);
-    if (p.c_by_tma) {
-      for (auto& warp : shared.c_full) {
-        for (uint64_t& barrier : warp) {
-          device::ptx::mbarrier_init(static_cast<uint32_t>(__cvta_generic_to_shared(&barrier)), 1);
+    if constexpr (!Config::kSwap) {
+      if (p.c_by_tma) {
+        device::ptx::tma_prefetch_descriptor(&p.c);
+        for (auto& warp : shared.c_full) {
+          for (uint64_t& barrier : warp) {
+            device::ptx::mbarrier_init(static_cast<uint32_t>(__cvta_generic_to_shared(&barrier)), 1);
+          }
         }
+        device::ptx::mbarrier_init_fence();
       }
-      device::ptx::mbarrier_init_fence();
     }
     if (p.output == Output::tma) device::ptx::tma_prefetch_descriptor(&p.d);
   }

@@ -29,20 +29,22 @@ __device__ __forceinline__ uint4 load_chunk(const PackOperand& o, const uint16_t
   const auto begin = reinterpret_cast<uintptr_t>(matrix);
   const auto end = reinterpret_cast<uintptr_t>(matrix + (o.rows - 1) * o.row_stride + o.length);
   if (low < begin || low + (byte == 0 ? 16 : 32) > end) return gather(o, row, first);
-  const uint4 x = __ldg(reinterpret_cast<const uint4*>(low));
-  return byte == 0 ? x : device::bytes_from(x, __ldg(reinterpret_cast<const uint4*>(low) + 1), byte);
+  // Not by the read-only path: the kernel before may write the operand while this one already runs, until it has
+  // waited.
+  const auto* const words = reinterpret_cast<const uint4*>(low);
+  return byte == 0 ? words[0] : device::bytes_from(words[0], words[1], byte);
 }
 
 // Index: 32-bit where all chunks can be counted so, since a 64-bit division takes as long as the loads. One division a
-// thread: its chunks are equally far apart.
+// thread, and one a chunk with a batch.
 template <class Index>
-__device__ __forceinline__ void pack(const PackOperand& o, int64_t block) {
+__device__ __forceinline__ void pack(const PackTask& task, int64_t block) {
+  const PackOperand& o = task.operand;
   const Index per_row = static_cast<Index>(o.pitch / 8);
   const Index rows = static_cast<Index>(o.rows);
   const Index chunks = static_cast<Index>(o.chunks());
   const Index begin = static_cast<Index>(block) * (kPackThreads * kChunksPerThread) + threadIdx.x;
-  const Index step_rows = kPackThreads / per_row;
-  const Index step_chunks = kPackThreads - step_rows * per_row;
+  const Index step_rows = static_cast<Index>(task.step_rows), step_chunks = static_cast<Index>(task.step_chunks);
   Index row = begin / per_row;  // of all batches
   Index in_row = begin - row * per_row;
   uint4 x[kChunksPerThread];
@@ -71,13 +73,13 @@ __global__ void __launch_bounds__(kPackThreads) pack_kernel(const __grid_constan
   device::ptx::let_next_kernel_start();
   device::ptx::wait_for_earlier_kernels();
   const bool second = blockIdx.x >= p.first_block_of_second;
-  const PackOperand& o = p.operands[second ? 1 : 0];
+  const PackTask& task = p.tasks[second ? 1 : 0];
   const int64_t block = blockIdx.x - (second ? p.first_block_of_second : 0);
   constexpr int64_t kNarrow = int64_t{1} << 31;
-  if (o.chunks() < kNarrow) {
-    pack<uint32_t>(o, block);
+  if (task.operand.chunks() < kNarrow) {
+    pack<uint32_t>(task, block);
   } else {
-    pack<uint64_t>(o, block);
+    pack<uint64_t>(task, block);
   }
 }
 
@@ -85,7 +87,11 @@ __global__ void __launch_bounds__(kPackThreads) pack_kernel(const __grid_constan
 
 // An operand that needs no copy has no rows.
 void launch_pack(const char* kernel, const PackOperand& a, const PackOperand& b, cudaStream_t stream) {
-  PackParams p{{a, b}, pack_blocks(a.chunks())};
+  const auto task = [](const PackOperand& o) {
+    const int64_t per_row = o.rows > 0 ? o.pitch / 8 : 1;
+    return PackTask{o, kPackThreads / per_row, kPackThreads % per_row};
+  };
+  PackParams p{{task(a), task(b)}, pack_blocks(a.chunks())};
   const int64_t blocks = p.first_block_of_second + pack_blocks(b.chunks());
   if (blocks > 2147483647) {
     throw std::runtime_error(std::string(kernel) + ": the operands to be packed are larger than one launch can copy");

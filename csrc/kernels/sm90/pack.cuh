@@ -1,10 +1,10 @@
 // Copies operands that TMA can't read (odd strides or addresses, no unit stride, stride 0) to packed rows of whole 16
 // bytes in the workspace: any stride and alignment, 16-bit elements.
 //
-// 16 bytes of the copy a thread. A row with unit stride starts at the same byte of a 16-byte word for all its chunks,
-// so that a chunk is two aligned 16-byte loads, of which the neighbouring thread has one too, shifted together in
-// registers: 16-byte accesses however odd the row. At the ends of the operand, where such a load would leave it, and
-// for rows without unit stride, elements are loaded one by one.
+// A thread has several chunks of 16 bytes of the copy. A row with unit stride starts at the same byte of a 16-byte word
+// for all its chunks, so that a chunk is two aligned 16-byte loads, of which the neighbouring thread has one too,
+// shifted together in registers: 16-byte accesses however odd the row. At the ends of the operand, where such a load
+// would leave it, and for rows without unit stride, elements are loaded one by one.
 //
 // Least architecture sm_90 (programmatic dependent launch). Bytes: each operand once read and once written.
 #pragma once
@@ -26,8 +26,14 @@ struct PackOperand {
   GEMMX_HOST_DEVICE int64_t chunks() const { return batch * rows * (pitch / 8); }
 };
 
+// ... and how far apart a thread's chunks are: whole rows, and chunks of a row.
+struct PackTask {
+  PackOperand operand;
+  int64_t step_rows, step_chunks;
+};
+
 struct PackParams {
-  PackOperand operands[2];
+  PackTask tasks[2];
   int64_t first_block_of_second;
 };
 

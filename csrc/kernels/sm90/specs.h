@@ -30,18 +30,21 @@ struct Row {
 
 constexpr int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-// Warps that run the epilogue, and what each needs of shared memory: two boxes of 16 x 128 bytes of TMA stores, which
-// the staged epilogue of other cases reuses (at most 2,560 bytes). With swapped operands D leaves from registers; 16
-// bytes keep the array.
-constexpr int epilogue_bytes_of_warp(const Row& r) { return r.operands == OperandOrder::swap_ab ? 16 : 2 * 16 * 128; }
 inline constexpr int kConsumerWarpgroups = 2, kConsumerWarps = 4 * kConsumerWarpgroups;
+inline constexpr int kBoxesOfWarp = 2;  // of box_store.cuh
+
+// What a consumer warp's epilogue needs of shared memory: boxes of 16 x 128 bytes of C and D, which the staged epilogue
+// of other cases reuses (at most 2,560 bytes). With swapped operands D leaves from registers; 16 bytes keep the array.
+constexpr int epilogue_bytes_of_warp(const Row& r) {
+  return r.operands == OperandOrder::swap_ab ? 16 : kBoxesOfWarp * 16 * 128;
+}
 
 constexpr int stage_bytes(const Row& r) { return (r.tile.m + r.tile.n) * r.tile.k * 2; }
 
 // Dynamic shared memory: stages, the epilogue's buffers, the barriers of the ring and of C's boxes.
 constexpr int smem_bytes(const Row& r) {
   return r.stages * stage_bytes(r) + kConsumerWarps * epilogue_bytes_of_warp(r) +
-         round_up((r.stages + kConsumerWarps) * 16, 128);
+         round_up((2 * r.stages + kConsumerWarps * kBoxesOfWarp) * 8, 128);
 }
 
 inline constexpr int kThreads = 128 * (kConsumerWarpgroups + 1);  // and a warpgroup of producers
