@@ -107,11 +107,7 @@ def draw_case(draw: Draw, *, largest: int = 300, elements: int = 1 << 17, depth:
         case = replace(case, out=Layout(ld_multiple=8) if aligned else layout(draw, out=True))
     case = replace(case, out_dtype=draw.choice((None, None, "f32")))
     if chance(draw, 40):
-        kinds = (
-            ("full", "row", "column", "scalar", "f32", "out")
-            if case.out
-            else ("full", "row", "column", "scalar", "f32")
-        )
+        kinds = ("full", "aligned", "shared", "row", "column", "scalar", "f32") + (("out",) if case.out else ())
         case = replace(case, c=draw.choice(kinds), beta=draw.choice((1.0, 0.5, 0.0, -2.0)))
     if chance(draw, 30):
         case = replace(case, bias=draw.choice(("a", "f32", "strided", "offset")))

@@ -57,7 +57,9 @@ class Case:
     b: Layout = PACKED
     out: Layout | None = None  # None: gemm allocates D
     out_dtype: str | None = None
-    c: str = ""  # full, row, column, scalar, f32, out: shape or dtype of C; out: C is out
+    # Shape, rows or dtype of C: full (of odd length), aligned (of whole vectors), shared (aligned, one matrix for a
+    # batch), row, column, scalar, f32; out: C is out.
+    c: str = ""
     bias: str = ""  # a, f32, strided, offset
     alpha: float = 1.0
     beta: float = 1.0
@@ -234,8 +236,9 @@ def _c_tensor(case: Case, d_dtype: torch.dtype, device: str, generator: torch.Ge
         return None
     rows, cols = {"row": (1, case.n), "column": (case.m, 1), "scalar": (1, 1)}.get(case.c, (case.m, case.n))
     dtype = torch.float32 if case.c == "f32" else d_dtype
-    layout = Layout(ld_pad=3) if case.c == "full" else PACKED
-    batch = case.batch if case.c in ("full", "f32", "out") else None
+    padded = {"full": Layout(ld_pad=3), "aligned": Layout(ld_multiple=8, ld_pad=8), "shared": ALIGNED}
+    layout = padded.get(case.c, PACKED)
+    batch = case.batch if case.c in ("full", "aligned", "f32", "out") else None
     return Placed(layout, (batch, rows, cols), dtype, device).fill(generator)
 
 
@@ -326,8 +329,9 @@ def epilogue_cases() -> Iterator[Case]:
     for out_dtype in (None, "f32"):
         for m, n, k in ((65, 136, 64), (16, 256, 64), (136, 264, 1024)):
             base = Case(m, n, k, a=ALIGNED, b=ALIGNED, out_dtype=out_dtype)
-            for c in ("full", "row", "column", "scalar", "f32"):
+            for c in ("full", "aligned", "row", "column", "scalar", "f32"):
                 yield replace(base, c=c, beta=0.5)
+            yield replace(base, bias="a", c="aligned", beta=0.5, activation="gelu")
             for beta in (0.0, 1.0, 0.5):
                 yield replace(base, c="out", out=ALIGNED, beta=beta, alpha=0.25)
             for alpha in (0.0, -0.75):
@@ -340,6 +344,10 @@ def epilogue_cases() -> Iterator[Case]:
         yield Case(72, 64, 0, out_dtype=out_dtype, bias="a", activation="gelu")
         yield Case(72, 64, 0, out_dtype=out_dtype, c="full", beta=0.5, alpha=float("nan"))
         yield Case(33, 1, 64, out_dtype=out_dtype, c="column", bias="a")
+    # More tiles than two for every SM, or than one where tiles are the largest: what a CTA keeps from one to the next.
+    many = Case(1100, 6400, 64, a=ALIGNED, b=ALIGNED, beta=0.5, bias="a")
+    yield replace(many, c="aligned", activation="silu")
+    yield replace(many, c="out", out=ALIGNED)
 
 
 def batch_cases() -> Iterator[Case]:
@@ -351,6 +359,8 @@ def batch_cases() -> Iterator[Case]:
         )
         yield Case(1, 64, 264, batch=5, shared=shared)
         yield Case(136, 264, 1024, batch=3, shared=shared, bias="a", activation="silu")
+    yield Case(72, 128, 64, batch=3, a=ALIGNED, b=ALIGNED, c="shared", beta=0.5)
+    yield Case(136, 264, 64, batch=40, a=ALIGNED, b=ALIGNED, c="aligned", beta=0.5)
     yield Case(64, 64, 64, batch=1)
     yield Case(40, 72, 64, batch=3, out=Layout(ld_multiple=8, ld_pad=8), c="out")
     yield Case(24, 16, 0, batch=3, c="row", bias="f32")

@@ -160,6 +160,42 @@ def test_first_call_may_be_captured() -> None:
     assert torch.equal(bits(d), expected)
 
 
+@pytest.mark.parametrize("schedule", [None, "split_k", "stream_k"])
+@pytest.mark.parametrize("k", [64, 1024])
+def test_a_product_of_what_the_one_before_wrote(k: int, schedule: str | None) -> None:
+    """Kernels start while the one before still runs: one that reads its D, or packs it first, must have waited for it.
+
+    With K = 64 every tile of a stream-K product has one worker, and its reduction nothing to do. The first N is odd, so
+    that the second product packs; the third reads rows as they lie. The same calls with a wait after each, and without.
+    """
+    torch.manual_seed(k)
+    make = lambda *shape: torch.randn(shape, device="cuda", dtype=torch.bfloat16)  # noqa: E731
+    inputs = [make(2048, k) for _ in range(4)]
+    weights = (make(4097, k).t(), make(256, 4097).t(), make(4096, 256).t())
+
+    def chain(wait: bool) -> list[Tensor]:
+        results = []
+        for i in range(12):
+            x = inputs[i % len(inputs)]
+            for weight in weights:
+                x = gemmx.gemm(x, weight, schedule=schedule)
+                if wait:
+                    torch.cuda.synchronize()
+            results.append(x)
+        return results
+
+    def same(results: list[Tensor]) -> bool:
+        return all(torch.equal(bits(d), bits(e)) for d, e in zip(results, expected, strict=True))
+
+    expected = chain(wait=True)
+    assert all(same(chain(wait=False)) for _ in range(5))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = chain(wait=False)
+    graph.replay()
+    assert same(captured)
+
+
 @pytest.mark.parametrize(("case", "dtype"), CALLS, ids=str)
 def test_tensors_of_another_device(case: Case, dtype: str) -> None:
     if torch.cuda.device_count() < 2:
