@@ -3,9 +3,9 @@
 
     python benchmarks/tune.py --suite decode,dense --out python/gemmx/select/tables/nvidia-h200.json
 
-For each row the plans that the model ranks first, up to three of a kernel, are timed interleaved with a cold L2 (the
-one timer of the benchmarks), in groups where the device does not hold the outputs of all; the best three always among
-themselves. They are written fastest first; a plan of gemmx's own kernels stands before one of
+For each row the plans that the model ranks first, one a kernel and half as many further ones, are timed interleaved
+with a cold L2 (the one timer of the benchmarks), in groups where the device does not hold the outputs of all; the best
+three always among themselves. They are written fastest first; a plan of gemmx's own kernels stands before one of
 cuBLASLt that is less than 1 % faster, which is within what two runs differ by.
 """
 
@@ -15,7 +15,6 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import geometric_mean
@@ -29,10 +28,9 @@ from gemmx.bench import manifest, results
 from gemmx.bench.cases import Call, Case
 from gemmx.bench.suite import check_call, four_digits, kernel_family, request_for, torch_precision
 from gemmx.bench.timer import Timing, time_arms
-from gemmx.select.selector import every_plan
+from gemmx.select.selector import decide, every_plan
 from gemmx.select.tables import DEFAULT_NUMERICS, FORMAT, NUMERICS, row_dict
 
-PLANS_OF_KERNEL = 3  # the model's best schedules and splits
 KEPT = 3  # plans written per row, beside the best of the own kernels
 NOISE = 0.01
 MANIFESTS = Path(__file__).parent / "manifests"
@@ -43,22 +41,17 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--suite", required=True, help="comma-separated suites of benchmarks/manifests")
     parser.add_argument("--out", type=Path, required=True, help="the table; rows of other problems in it are kept")
     parser.add_argument("--numerics", choices=NUMERICS, default=NUMERICS[0], help="of the problems that rows are for")
-    parser.add_argument("--candidates", type=int, default=9, help="plans measured per row, cuBLASLt's among them")
+    parser.add_argument("--candidates", type=int, default=9, help="kernels measured per row, cuBLASLt's besides")
     parser.add_argument("--budget-us", type=float, default=300_000.0, help="measured time per row")
     return parser.parse_args()
 
 
 def candidate_plans(problem: Any, device: Any, count: int) -> list[Any]:
-    """The model's first plans, up to PLANS_OF_KERNEL of a kernel, and always the library's."""
-    of_kernel: Counter[str] = Counter()
-    ranked = []
-    for candidate in every_plan(problem, device):
-        of_kernel[candidate.kernel.name] += 1
-        if of_kernel[candidate.kernel.name] <= PLANS_OF_KERNEL:
-            ranked.append(candidate)
-    first = [c.plan for c in ranked[:count]]
-    library = [c.plan for c in ranked[count:] if c.kernel.is_library]
-    return first + library[:1]
+    """The best plan of each of the model's first kernels, always the library's, and half as many further plans."""
+    ranked = decide(problem, device).candidates
+    first = [c.plan for c in ranked[:count]] + [c.plan for c in ranked[count:] if c.kernel.is_library]
+    further = [c.plan for c in every_plan(problem, device) if c.plan not in first]
+    return first + further[: count // 2]
 
 
 def is_own(plan: Any) -> bool:

@@ -27,23 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 # 108 bytes: odd alignment with both operands' rows across K, on an architecture whose products are tcgen05's to serve.
 _SPILLING_ON_SM100 = [f"sm80_gemm_{dtype}_{dtype}_f32_any_mn_64x64x32_w32x32_s3_align2" for dtype in ("bf16", "f16")]
-# Up to 156 bytes, stored and loaded outside of the loop over K: values of a tile's walk and of its epilogue, by
-# consumers whose accumulators fill their registers, and by the producer thread, which has given its own to them.
-_SPILLING_ON_SM90 = [
-    f"sm90_gemm_{rest}"
-    for rest in (
-        *(f"bf16_bf16_f32_any_kk_128x{tile}"
-          for tile in ("256x64_2x1_coop_s4", "256x64_1x1_coop_s4", "224x64_1x1_coop_s4", "128x64_2x1_pp_s6",
-                       "64x64_2x1_coop_s8")),
-        *(f"bf16_bf16_f32_any_kk_64x{tile}" for tile in ("224x64_1x1_pp_s5", "128x64_2x1_pp_s8", "96x64_2x1_pp_s9")),
-        *(f"bf16_bf16_f32_any_kn_128x256x64_{cluster}_coop_s4" for cluster in ("1x1", "2x1")),
-        *(f"{dtype}_{dtype}_f32_any_{majors}_128x128x64_1x1_pp_s6"
-          for dtype in ("bf16", "f16") for majors in ("kk", "kn", "mk", "mn")),
-        "bf16_bf16_f32_any_kk_256x128x64_1x1_coop_s4",
-        "f16_f16_f32_any_kk_128x256x64_2x1_coop_s4",
-    )
-]  # fmt: skip
-ALLOWED_SPILLS = {(name, "100a") for name in _SPILLING_ON_SM100} | {(name, "90a") for name in _SPILLING_ON_SM90}
+ALLOWED_SPILLS = {(name, "100a") for name in _SPILLING_ON_SM100}
 # Families whose kernels are host code that calls a library.
 HOST_FAMILIES = {"cublaslt"}
 

@@ -247,6 +247,18 @@ def test_explain_says_what_numerics_costs(user_tables: None) -> None:
     assert empty_sum is not None and empty_sum.numerics_class == "any"
 
 
+def test_explain_divides_measured_rows_of_one_problem(tmp_path: Path, user_tables: None) -> None:
+    device, p = profile("h200"), problem(16, 4096, 14336)
+    default = check_shape(16, 4096, 14336).problem
+    rows = [tables.row_dict(x, choose(x, device, only_built=False), us) for x, us in ((p, 12.0), (default, 8.0))]
+    load(tmp_path / "t.json", rows)
+    cost = explain.shape(16, 4096, 14336, device="h200", **INVARIANT).numerics
+    assert cost is not None and (cost.measured, cost.over_default) == (True, 1.5)
+    load(tmp_path / "other.json", [rows[0] | {"m": 17}])  # the default's row is of another M then
+    cost = explain.shape(17, 4096, 14336, device="h200", **INVARIANT).numerics
+    assert cost is not None and not cost.measured
+
+
 # ---- the op on the CPU -----------------------------------------------------------------------------------------------
 
 

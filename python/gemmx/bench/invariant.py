@@ -16,7 +16,7 @@ from gemmx.bench.timer import Arm, time_arms
 SUITES = ("dense", "mid", "decode")
 ARMS = ("default", "invariant", "torch")
 REQUEST = {"numerics": "batch_invariant"}
-# Less than a suite's rows have, so that 135 rows take under a minute; an arm is measured 10 times or more.
+# Less than a suite's rows have; an arm is measured 10 times or more.
 TIMES: dict[str, Any] = {"warmup_us": 30_000.0, "budget_us": 150_000.0}
 INVARIANT_METHOD = METHOD.replace(">= 100 ms of warm-up rounds", ">= 30 ms of warm-up rounds")
 

@@ -52,9 +52,10 @@ class Calibration:
     pack_stream: float = 0.7
     # The epilogue of the wgmma family, nanoseconds per element of D, two warpgroups at work. Fitted.
     epilogue_ns: float = 0.008
-    # ... and more with C (4096x8192x2048 takes 70 us longer in 128x256 tiles, 18 in 128x128 ones in turns) or an
-    # activation (80 us in 128x256).
-    epilogue_c_ns: float = 0.45
+    # ... and more with C, element by element (4096x8192x2048 took 150 us longer in 128x256 tiles) or by TMA (70 us), or
+    # an activation (80 us).
+    epilogue_c_ns: float = 0.59
+    epilogue_c_tma_ns: float = 0.27
     epilogue_activation_ns: float = 0.31
     # Share of the SMs that clusters of more than two CTAs fill: 30 of four run at once on an H200.
     cluster_fill: float = 0.91

@@ -192,9 +192,9 @@ def _numerics_cost(decision: Decision, only_built: bool) -> NumericsCost | None:
     default = problem.copy()
     default.numerics = "deterministic"
     free = decide(default, device, only_built=only_built)
-    rows = decision.table_row, free.table_row
-    if rows[0] and rows[1] and rows[0].m == rows[1].m:
-        over, measured = rows[0].us / rows[1].us, True
+    own, other = decision.table_row, free.table_row
+    if own and other and (own.m, own.epilogue, own.source) == (other.m, other.epilogue, other.source):
+        over, measured = own.us / other.us, True
     else:
         over, measured = decision.chosen.estimate.us / free.chosen.estimate.us, False
     return NumericsCost(

@@ -146,6 +146,7 @@ class Shape:
     write_bytes: float
     precision: str
     has_c: bool
+    c_by_tma: bool  # as far as the problem decides it
     has_activation: bool
 
     @property
@@ -182,6 +183,7 @@ def shape_of(problem: _C.Problem) -> Shape:
         write_bytes=float(m * n * bytes_d * batch),
         precision=problem.precision,
         has_c=c.dtype != "none",
+        c_by_tma=_tma_moves(c, n) and _tma_moves(d, n),
         has_activation=problem.activation != "none",
     )
 
@@ -446,12 +448,25 @@ def _epilogue_us(kernel: KernelInfo, shape: Shape, machine: Machine, *, tiles: f
         return 0.0
     cal = machine.cal
     element_ns = 0.0 if kernel.swap_ab else cal.epilogue_ns
-    element_ns += cal.epilogue_c_ns * shape.has_c + cal.epilogue_activation_ns * shape.has_activation
+    if shape.has_c:
+        by_tma = shape.c_by_tma and not kernel.swap_ab and _whole_boxes(kernel.tile[1])
+        element_ns += cal.epilogue_c_tma_ns if by_tma else cal.epilogue_c_ns
+    element_ns += cal.epilogue_activation_ns * shape.has_activation
     us = kernel.tile[0] * kernel.tile[1] * element_ns * 1e-3
     if "_pp_" not in kernel.name:
         return tiles * us
     one_warpgroup = 2 * us
     return max(tiles - 1.0, 0.0) * max(0.0, (one_warpgroup - mainloop_us) / 2) + one_warpgroup
+
+
+def _tma_moves(x: _C.Matrix, n: int) -> bool:
+    """Whether a C or D of 16-bit elements goes by TMA: rows of whole 16-byte words (launch.cuh)."""
+    return ELEMENT_BYTES.get(x.dtype) == 2 and x.major == "n" and x.vector_bytes >= 16 and n % 8 == 0
+
+
+def _whole_boxes(tile_n: int) -> bool:
+    """Whether the columns of a tile are whole boxes of box_store.cuh: 64, or the greatest power of two in fewer."""
+    return tile_n % min(64, 1 << (tile_n.bit_length() - 1)) == 0
 
 
 def _tile_efficiency(kernel: KernelInfo, cal: Calibration) -> float:
