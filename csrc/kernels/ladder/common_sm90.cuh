@@ -22,7 +22,7 @@ namespace gemmx::ladder {
 
 struct TmaParams {
   CUtensorMap a, b, d;
-  bool stores_by_tma;  // D; otherwise by the general epilogue
+  bool stores_by_tma;  // D, of rung 7; otherwise by ordinary stores
   int k_tiles;
   uint32_t tiles;           // of clusters
   device::TileOrder order;  // of clusters' tiles

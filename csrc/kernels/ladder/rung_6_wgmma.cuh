@@ -5,7 +5,7 @@
 //            registers, and mma.sync has little more than half of Hopper's tensor rate.
 // Changes:   wgmma multiplies 64 x 128 x 16 for a warpgroup straight from shared memory, asynchronously: only the
 //            accumulators are registers. One thread asks TMA for whole tiles; TMA computes the addresses, swizzles, and
-//            writes zeros outside the matrices. Three stages are a ring of mbarriers, each of which counts the bytes
+//            writes zeros outside the matrices. Two stages are a ring of mbarriers, each of which counts the bytes
 //            that land in its stage. All warps are alike: both warpgroups multiply, a barrier of the CTA tells that
 //            they are done with a stage, and thread 0 refills it.
 //            The tile is 128 x 128, so that two CTAs fit on an SM: one multiplies while the other starts, waits or
@@ -22,7 +22,7 @@
 
 namespace gemmx::ladder::rung_6 {
 
-inline constexpr int kTileM = 128, kTileN = 128, kTileK = 64, kStages = 3, kThreads = 256, kCluster = 1;
+inline constexpr int kTileM = 128, kTileN = 128, kTileK = 64, kStages = 2, kThreads = 256, kCluster = 1;
 inline constexpr int kCtasPerSm = 2;
 inline constexpr bool kPersistent = false, kFollowsPlan = false, kStoresByTma = false;
 
@@ -52,7 +52,7 @@ __device__ __forceinline__ void multiply(float (&acc)[kTileN / 2], uint32_t stag
 }
 
 // D from where wgmma leaves it: acc[4 j + i] is row m + lane / 4 (+ 8 for i = 2, 3), column n + 8 j + 2 (lane % 4) +
-// i % 2. A lane stores two neighbours at a time.
+// i % 2. A lane stores its two neighbours at once where D is of 16 bits and the pair aligned.
 __device__ __forceinline__ void store(const device::EpilogueParams& e, int64_t m, int64_t n,
                                       const float (&acc)[kTileN / 2], int lane) {
 #pragma unroll
