@@ -10,7 +10,7 @@ import datetime
 import json
 import math
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,25 @@ def _positive(x: object) -> bool:
     return isinstance(x, (int, float)) and math.isfinite(x) and x > 0
 
 
+def _status_faults(row: Mapping[str, Any], missing: Iterable[str], statuses: Sequence[str] = STATUSES) -> list[str]:
+    """Of what every row has: a status out of `statuses`, no key missing, and a reason where it is not measured."""
+    status = row.get("status")
+    if status not in statuses:
+        return [f"status is {status!r}; it takes {', '.join(statuses)}"]
+    faults = [f"{key} is missing" for key in missing]
+    return faults if status == "measured" or row.get("reason") else [*faults, f"a {status} row needs a reason"]
+
+
+def _number_faults(row: Mapping[str, Any], positive: Iterable[str], within_bound: Iterable[str]) -> list[str]:
+    """Numbers that must be positive, and errors that must lie in [0, 1] of their bound."""
+    faults = [f"{key} is not a positive number" for key in positive if not _positive(row.get(key))]
+    for key in within_bound:
+        value = row.get(key)
+        if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            faults.append(f"{key} is {value}, outside [0, 1] of its bound")
+    return faults
+
+
 def validate(document: Document) -> list[str]:
     """What is wrong with a result file; [] when nothing is."""
     header, rows = document.get("header"), document.get("rows")
@@ -110,13 +129,13 @@ def validate(document: Document) -> list[str]:
     return faults
 
 
+_ROW_KEYS = ("suite", "name", "M", "N", "K", "batch", "weight")
+
+
 def _row_faults(row: Mapping[str, Any]) -> list[str]:
-    status = row.get("status")
-    if status not in STATUSES:
-        return [f"status is {status!r}; it takes {', '.join(STATUSES)}"]
-    faults = [f"{key} is missing" for key in ("suite", "name", "M", "N", "K", "batch", "weight") if key not in row]
-    if status != "measured":
-        return faults if row.get("reason") else [*faults, f"a {status} row needs a reason"]
+    faults = _status_faults(row, [key for key in _ROW_KEYS if key not in row])
+    if row.get("status") != "measured":
+        return faults
     faults += _arm_faults(row, "gemmx") + _arm_faults(row, "torch")
     for arm in ("own", "cublaslt_best"):
         if row.get(f"{arm}_us") is None and not row.get(f"{arm}_reason"):
@@ -124,12 +143,7 @@ def _row_faults(row: Mapping[str, Any]) -> list[str]:
         elif row.get(f"{arm}_us") is not None:
             faults += _arm_faults(row, arm)
     faults += [f"{key} is missing" for key in ("kernel", "plan") if not row.get(key)]
-    faults += [f"{key} is not a positive number" for key in ("torch_over_gemmx", "gbps", "tflops", "weight")
-               if not _positive(row.get(key))]  # fmt: skip
-    error = row.get("error")
-    if not isinstance(error, (int, float)) or not 0 <= error <= 1:
-        faults.append(f"error is {error}, outside [0, 1] of its bound")
-    return faults
+    return faults + _number_faults(row, ("torch_over_gemmx", "gbps", "tflops", "weight"), ("error",))
 
 
 def _host_faults(row: Mapping[str, Any]) -> list[str]:
@@ -139,49 +153,35 @@ def _host_faults(row: Mapping[str, Any]) -> list[str]:
 
 def _chain_faults(row: Mapping[str, Any]) -> list[str]:
     """Rows of --mode chain: times of a block, its plans, and how far the results are from what they should be."""
-    status = row.get("status")
-    if status not in ("measured", "failed"):
-        return [f"status is {status!r}; it takes measured, failed"]
     keys = ("suite", "name", "M", "blocks", "weight_bytes", "l2_bytes")
-    faults = [f"{key} is missing" for key in keys if not row.get(key)]
-    if status == "failed":
-        return faults if row.get("reason") else [*faults, "a failed row needs a reason"]
+    faults = _status_faults(row, [key for key in keys if not row.get(key)], ("measured", "failed"))
+    if row.get("status") != "measured":
+        return faults
     for arm in ("torch", "gemmx", "floor"):
         faults += _arm_faults(row, arm)
-    numbers = ("torch_over_gemmx", "floor_over_gemmx", "floor_over_torch", "gemmx_weight_gbps", "torch_weight_gbps",
-               "floor_weight_gbps", "tflops", "launches", "rounds")  # fmt: skip
-    faults += [f"{key} is not a positive number" for key in numbers if not _positive(row.get(key))]
     layers = row.get("layers") or []
     faults += [] if layers else ["layers is missing"]
     for layer in layers:
         faults += [f"layers: {key} is missing" for key in ("name", "N", "K", "kernel", "plan") if not layer.get(key)]
-    for key in ("error", "difference"):
-        value = row.get(key)
-        if not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            faults.append(f"{key} is {value}, outside [0, 1] of its bound")
-    return faults
+    numbers = ("torch_over_gemmx", "floor_over_gemmx", "floor_over_torch", "gemmx_weight_gbps", "torch_weight_gbps",
+               "floor_weight_gbps", "tflops", "launches", "rounds")  # fmt: skip
+    return faults + _number_faults(row, numbers, ("error", "difference"))
 
 
 def _invariant_faults(row: Mapping[str, Any]) -> list[str]:
     """Rows of gemmx.bench.invariant: three arms, two plans, two ratios, and an error of its bound."""
-    status = row.get("status")
-    if status not in STATUSES:
-        return [f"status is {status!r}; it takes {', '.join(STATUSES)}"]
-    faults = [f"{key} is missing" for key in ("suite", "name", "M", "N", "K", "batch", "weight") if key not in row]
-    if status != "measured":
-        return faults if row.get("reason") else [*faults, f"a {status} row needs a reason"]
+    faults = _status_faults(row, [key for key in _ROW_KEYS if key not in row])
+    if row.get("status") != "measured":
+        return faults
     for arm in ("default", "invariant", "torch"):
         faults += _arm_faults(row, arm)
     keys = ("kernel", "plan", "default_kernel", "default_plan")
     faults += [f"{key} is missing" for key in keys if not row.get(key)]
-    faults += [f"{key} is not a positive number" for key in ("invariant_over_default", "torch_over_invariant", "weight")
-               if not _positive(row.get(key))]  # fmt: skip
     if row.get("same_plan") != (row.get("plan") == row.get("default_plan")):
         faults.append(f"same_plan is {row.get('same_plan')}, but the plans say otherwise")
-    error = row.get("error")
-    if not isinstance(error, (int, float)) or not 0 <= error <= 1:
-        faults.append(f"error is {error}, outside [0, 1] of its bound")
-    return faults
+    numbers = ("invariant_over_default", "torch_over_invariant", "weight")
+    errors = ["error", *(["default_error"] if "default_error" in row else [])]
+    return faults + _number_faults(row, numbers, errors)
 
 
 def _ladder_faults(row: Mapping[str, Any]) -> list[str]:
@@ -193,12 +193,7 @@ def _ladder_faults(row: Mapping[str, Any]) -> list[str]:
         return faults
     timed = {f"gemmx_us{suffix}": row.get(f"us{suffix}") for suffix in ("", "_p10", "_p90")}
     faults += _arm_faults(timed, "gemmx") + _arm_faults(row, "torch")
-    faults += [f"{key} is not a positive number" for key in ("of_torch", "tflops", "torch_tflops")
-               if not _positive(row.get(key))]  # fmt: skip
-    error = row.get("error")
-    if not isinstance(error, (int, float)) or not 0 <= error <= 1:
-        faults.append(f"error is {error}, outside [0, 1] of its bound")
-    return faults
+    return faults + _number_faults(row, ("of_torch", "tflops", "torch_tflops"), ("error",))
 
 
 def _arm_faults(row: Mapping[str, Any], arm: str) -> list[str]:
