@@ -35,6 +35,9 @@ from gemmx.bench.suite import Result, measure_row, outcome
 ROOT = Path(__file__).resolve().parent
 
 
+ROW_MODES = ("suite", "chain", "invariant")  # that measure some rows where asked to
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", help="comma-separated names of benchmarks/manifests/*.csv; default: all supported")
@@ -43,7 +46,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", default="", help="measure rows whose name matches this regular expression")
     parser.add_argument("--limit", type=int, default=0, help="measure at most this many rows of a suite")
     parser.add_argument("--out", type=Path, help="folder of the results; default: benchmarks/results")
-    return parser.parse_args()
+    options = parser.parse_args()
+    for name, modes in (("suite", ("suite", "invariant")), ("rows", ROW_MODES), ("limit", ROW_MODES)):
+        if getattr(options, name) and options.mode not in modes:
+            parser.error(f"--{name} says nothing to --mode {options.mode}; it is for {', '.join(modes)}, leave it out")
+    return options
 
 
 def check_gpu(arch: str | None) -> str:

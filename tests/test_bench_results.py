@@ -314,6 +314,20 @@ def test_the_recorded_command_leaves_the_output_folder_out(monkeypatch: pytest.M
     assert run.command() == "python benchmarks/run.py"
 
 
+@pytest.mark.parametrize("arguments", ["--mode host --suite dense", "--mode host --rows m16", "--mode chain --suite dense",
+                                       "--mode host --limit 1"])  # fmt: skip
+def test_an_option_that_a_mode_does_not_take_is_refused(
+    arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = script("run")
+    monkeypatch.setattr(run.sys, "argv", ["run.py", *arguments.split()])
+    with pytest.raises(SystemExit):
+        run.parse_arguments()
+    assert "says nothing to --mode" in capsys.readouterr().err
+    monkeypatch.setattr(run.sys, "argv", ["run.py", "--mode", "chain", "--rows", "m1$", "--limit", "1"])
+    assert run.parse_arguments().rows == "m1$"
+
+
 def test_default_suites_are_those_with_a_supported_row() -> None:
     names = set(script("run").suites(None))
     assert {"dense", "decode", "layouts", "epilogue", "fp32"} <= names
