@@ -54,11 +54,6 @@ class KernelInfo:
     def is_library(self) -> bool:
         return self.family == "cublaslt"
 
-    @property
-    def packs(self) -> bool:
-        """Whether it copies operands that TMA can't read before it runs."""
-        return self.family == "sm90"
-
 
 @lru_cache(maxsize=1)
 def kernel_infos() -> tuple[KernelInfo, ...]:
@@ -413,7 +408,7 @@ def _stream_k_us(kernel: KernelInfo, shape: Shape, machine: Machine) -> float:
 
 def _packing_us(kernel: KernelInfo, shape: Shape, machine: Machine) -> float:
     """Time of the copy of operands that TMA can't read, before a kernel of the wgmma family: read and written once."""
-    if not kernel.packs:
+    if kernel.family != "sm90":
         return 0.0
     elements_a = shape.m * shape.k * (1 if shape.shared_a else shape.batch)
     elements_b = shape.k * shape.n * (1 if shape.shared_b else shape.batch)

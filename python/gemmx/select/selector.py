@@ -294,7 +294,7 @@ def slow_path_reason(problem: _C.Problem, device: _C.Device, plan: _C.Plan) -> s
                 f"and {how} {kernel.name}; make {name} contiguous."
             )
         if matrix.vector_bytes < 16:
-            if kernel.packs and name != "out":
+            if kernel.family == "sm90" and name != "out":
                 how = f"it is copied to aligned rows before {kernel.name} runs"
             else:
                 how = f"{kernel.name} runs without 16-byte accesses"
