@@ -16,6 +16,9 @@ from bench_rows import ROOT, EagerGpu, make_row, script
 from gemmx import _C
 from gemmx.bench import chain, invariant, manifest, results, suite, timer
 from gemmx.bench.cases import Case
+from gemmx.select.explain import check_shape
+from gemmx.select.profiles import profile
+from gemmx.select.selector import decide, every_plan
 
 COMMITTED = sorted((ROOT / "benchmarks" / "results").glob("*/*.json"))
 
@@ -314,8 +317,10 @@ def test_the_recorded_command_leaves_the_output_folder_out(monkeypatch: pytest.M
     assert run.command() == "python benchmarks/run.py"
 
 
-@pytest.mark.parametrize("arguments", ["--mode host --suite dense", "--mode host --rows m16", "--mode chain --suite dense",
-                                       "--mode host --limit 1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    ["--mode host --suite dense", "--mode host --rows m16", "--mode host --limit 1", "--mode chain --suite f16"],
+)
 def test_an_option_that_a_mode_does_not_take_is_refused(
     arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -437,6 +442,19 @@ class NamedPlan(str):
     """A plan that is only a name."""
 
     kernel = ""
+
+
+def test_tune_measures_the_first_kernels_and_some_further_plans_of_theirs() -> None:
+    tune, device = script("tune"), profile("h200")
+    problem = check_shape(16, 4096, 14336).problem
+    best = [c.plan for c in decide(problem, device).candidates]
+    every = [c.plan for c in every_plan(problem, device)]
+    assert all(plan in every for plan in best) and len(every) > len(best)
+    plans = tune.candidate_plans(problem, device, 6)
+    assert plans[:6] == best[:6]
+    assert sum(not tune.is_own(plan) for plan in plans) == 1  # the library's, wherever the model ranks it
+    assert len(plans) == len({str(plan) for plan in plans})  # none twice
+    assert len(plans) - 3 == 6 + (plans[6] in best and not tune.is_own(plans[6]))  # and half of six further ones
 
 
 def test_tune_times_every_candidate_in_groups_that_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
