@@ -52,8 +52,8 @@ class Calibration:
     pack_stream: float = 0.7
     # The epilogue of the wgmma family, nanoseconds per element of D, two warpgroups at work. Fitted.
     epilogue_ns: float = 0.008
-    # ... and more with C, element by element (4096x8192x2048 took 150 us longer in 128x256 tiles) or by TMA (70 us), or
-    # an activation (80 us).
+    # ... and more with C element by element (4096x8192x2048 took 150 us longer in 128x256 tiles) or with an activation
+    # (80 us). With C by TMA the same takes 274 us; what it takes there without C was not measured: estimate.
     epilogue_c_ns: float = 0.59
     epilogue_c_tma_ns: float = 0.27
     epilogue_activation_ns: float = 0.31
