@@ -101,6 +101,8 @@ def results_block(gpu: str, suites: Suites, page: Path, root: Path) -> str:
             [[f"{r['M']}x{r['N']}x{r['K']}", r["mode"], number(r["gemmx_us"]), number(r["torch_us"]),
               number(r["torch_over_gemmx"])] for r in suites["host"]["rows"]],
         ) + "\n"  # fmt: skip
+    if "chain" in suites:
+        text += chain_table(suites["chain"]) + "\n"
     if "invariant" in suites:
         text += cost_table(suites["invariant"]) + "\n"
     return text + runs_line(list(suites.values()))
@@ -112,6 +114,14 @@ def runs_line(documents: list[Document]) -> str:
     hashes = sorted({d["header"]["source_hash"][:12] for d in documents})
     text = f"{h['gpu']}, driver {h['driver']}, torch {h['torch']}, cuBLASLt {h['cublaslt']}; {', '.join(dates)}; "
     return text + f"library {', '.join(hashes)}.\n"
+
+
+def chain_table(document: Document) -> str:
+    head = ["decode layers one after the other", "gemmx µs a block", "torch µs", "torch / gemmx", "gemmx of the floor"]
+    return table(head, [
+        [r["name"], number(r["gemmx_us"]), number(r["torch_us"]), number(r["torch_over_gemmx"]),
+         f"{100 * r['floor_over_gemmx']:.0f} %"] if r["status"] == "measured" else [r["name"], *["-"] * 3, r["status"]]
+        for r in document["rows"]])  # fmt: skip
 
 
 def cost_table(document: Document) -> str:
