@@ -350,7 +350,8 @@ def test_report_shows_the_chain_and_the_bandwidth(tmp_path: Path, monkeypatch: p
     assert text.count("Not measured.") == 2  # the other GPU's chain, and decode
     assert "| suite |" not in text  # the chain is none
     short = report.chain_table(document([measured_row(), failed]))
-    assert "| llama3-8b-m16 | 110.00 | 120.00 | 1.09 | 93 % |" in short and "| llama3-8b-m64 | - | - | - | failed |" in short
+    assert "| llama3-8b-m16 | 110.00 | 120.00 | 1.09 | 93 % |" in short
+    assert "| llama3-8b-m64 | - | - | - | failed |" in short
 
     pytest.importorskip("matplotlib")
     row = decode_row(16, 4096, 4096)
