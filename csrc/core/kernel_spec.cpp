@@ -37,6 +37,14 @@ std::string check_majors(const KernelSpec& s, const Problem& p) {
   return {};
 }
 
+// Kernels that gate or write Z do it always: a branch in every epilogue would cost the others.
+std::string check_form(const KernelSpec& s, const Problem& p) {
+  if (s.gated != p.gated) return s.gated ? "computes gemm_gated only" : "does not compute gemm_gated";
+  if (s.aux != p.aux)
+    return s.aux ? "writes the pre-activation, which is not asked for" : "does not write the pre-activation";
+  return {};
+}
+
 std::string check_schedule(const KernelSpec& s, const Problem& p) {
   if (p.schedule == Schedule::data_parallel && !s.data_parallel) return "has no data_parallel schedule";
   if (p.schedule == Schedule::stream_k && !s.stream_k) return "has no stream_k schedule";
@@ -61,6 +69,7 @@ std::string supports_common(const KernelSpec& s, const Problem& p, const Device&
   // Never launched; and the arithmetic of the families may divide by a size.
   if (p.m <= 0 || p.n <= 0 || p.batch <= 0) return "computes no D that is empty";
   if (std::string r = check_capability(s, device); !r.empty()) return r;
+  if (std::string r = check_form(s, p); !r.empty()) return r;
   if (std::string r = check_dtypes(s, p); !r.empty()) return r;
   // With K = 0 nothing is read of A and B, so that their majors decide nothing.
   if (p.k > 0) {

@@ -51,6 +51,8 @@ struct KernelSpec {
   int priority = 0;           // used only where no selector is set: the highest wins
   bool teaching = false;      // never chosen, only called by name
   bool swap_ab = false;       // computes D^T = B^T A^T: the tile's M runs over N
+  bool gated = false;         // computes gated problems and no others; half the tile's columns are gate, half up
+  bool aux = false;           // computes problems with aux and no others
   bool data_parallel = true;  // schedules that it can run
   bool split_k = false;
   bool stream_k = false;

@@ -1,6 +1,7 @@
 // Problem: everything that selection and compilation of a plan may depend on, and nothing else.
 //
-//   D = act(alpha * A @ B + beta * C + bias)        A (batch, M, K)  B (batch, K, N)  C, D (batch, M, N)
+//   D = act(Z),  Z = alpha * A @ B + beta * C + bias     A (batch, M, K)  B (batch, K, N)  C, D, Z (batch, M, N)
+//   gated:  D = act(Z gate) * Z up,  B (K, 2 N) and Z (M, 2 N) are gate | up, concatenated; no C, one batch
 //
 // Plain data without pointers or values; with the device it is the key of the plan cache.
 // Operands: the pointers and values of one call. Never part of a key.
@@ -53,10 +54,13 @@ struct Problem {
   Numerics numerics = Numerics::deterministic;
   Schedule schedule = Schedule::automatic;
   bool accumulate_in_place = false;  // D is exactly C
-  uint8_t reserved[7] = {};
+  bool gated = false;                // n counts D's columns; B and bias have 2 n
+  bool aux = false;                  // Z is written too: packed rows, D's dtype
+  uint8_t reserved[5] = {};
 
   bool has_c() const { return c.present(); }
   bool has_bias() const { return bias_dtype != DType::none; }
+  int64_t b_columns() const { return gated ? 2 * n : n; }
   friend bool operator==(const Problem& x, const Problem& y) { return std::memcmp(&x, &y, sizeof(Problem)) == 0; }
 };
 static_assert(std::has_unique_object_representations_v<Problem>,
@@ -77,6 +81,7 @@ struct Operands {
   const void* c = nullptr;
   const void* bias = nullptr;
   void* d = nullptr;
+  void* z = nullptr;  // where the Problem has aux
   float alpha = 1.0f;
   float beta = 0.0f;
   float activation_args[2] = {0.0f, 0.0f};
