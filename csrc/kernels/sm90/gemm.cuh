@@ -1,6 +1,9 @@
 // wgmma GEMM, fp16 or bf16 in, fp32 accumulation:
 //   D = act(alpha * A @ B + beta * C + bias)        A (batch, M, K)  B (batch, K, N)  C, D (batch, M, N)
 //
+// and the forms that gate or keep the pre-activation (form_store.cuh). A gated kernel's tile has the columns of gate in
+// its first half and the same columns of up in its second, two boxes of B a stage; the tile of D is half as wide.
+//
 // Architecture sm_90a. Persistent and warp-specialised. With swap_ab the kernel's A is B^T and its B is A^T, and it
 // computes D^T; "row" and "column" below are the kernel's.
 //
@@ -29,6 +32,7 @@
 #include "core/splits.h"
 #include "device/epilogue/box_store.cuh"
 #include "device/epilogue/cluster_reduce.cuh"
+#include "device/epilogue/form_store.cuh"
 #include "device/epilogue/staged_store.cuh"
 #include "device/epilogue/transposed_store.cuh"
 #include "device/mainloop/wgmma_mainloop.cuh"
@@ -50,6 +54,10 @@ struct Config {
   static constexpr bool kKMajorA = (kSwap ? kRow.major_b : kRow.major_a) == Major::k;
   static constexpr bool kKMajorB = (kSwap ? kRow.major_a : kRow.major_b) == Major::k;
   static constexpr bool kPingpong = kRow.consumers == Consumers::pingpong;
+  static constexpr bool kGated = is_gated(kRow.form), kAux = is_aux(kRow.form);
+  static constexpr bool kPlain = kRow.form == Form::plain;
+  // Of D, or of D^T with swapped operands.
+  static constexpr int kOutM = kGated && kSwap ? kTileM / 2 : kTileM, kOutN = kGated && !kSwap ? kTileN / 2 : kTileN;
   static constexpr int kRowsOfWarpgroup = kPingpong ? kTileM : kTileM / kConsumerWarpgroups;
   static constexpr int kBlocks = kRowsOfWarpgroup / 64;
   static constexpr int kClusterM = kRow.cluster.m, kClusterN = kRow.cluster.n;
@@ -66,6 +74,9 @@ struct Config {
 
   static_assert(kRowsOfWarpgroup % 64 == 0, "a warpgroup's share of the tile is whole blocks of 64 rows");
   static_assert(kClusterM == 1 || kClusterN == 1, "clusters share one operand");
+  static_assert(!kGated || !kSwap || (kPingpong && kBlocks == 2), "one block of 64 rows is gate, one is up");
+  static_assert(!kGated || (kSwap ? kClusterN : kClusterM) <= 2,
+                "the CTAs that share gate and up load one of them each");
   static_assert(cut_unit(2) % kTileK == 0, "cuts of K are whole K tiles");
 };
 
@@ -80,9 +91,11 @@ enum class Output : uint8_t {
 struct GemmParams {
   CUtensorMap a, b, d;
   CUtensorMap c;                    // in boxes of D, with c_by_tma
+  CUtensorMap z;                    // of gate and up as two batches, where the kernel keeps Z and z_output says tma
   CUtensorMap partial;              // stream-K's partial tiles [slot * CTAs of a cluster][rows][columns], fp32
   float* partial_tiles;             // the same
   device::EpilogueParams epilogue;  // in D's rows and columns, not the kernel's
+  device::EpilogueParams z_layout;  // gate and up as two batches
   device::TileScheduler scheduler;  // of clusters' tiles
   device::StreamK stream_k;         // no cut tiles with other schedules
   uint32_t stage_bytes;             // that TMA writes: boxes end where a small matrix ends
@@ -92,7 +105,8 @@ struct GemmParams {
   int batch;
   int splits;             // cuts of K
   bool batch_a, batch_b;  // 0: one matrix for all batches
-  Output output;
+  Output output, z_output;
+  int up;                       // gated: where up begins among B's columns
   bool c_by_tma;                // C comes to the boxes that D leaves from
   bool batch_c;                 // as batch_a
   uint64_t policy_a, policy_b;  // L2 cache hints
@@ -147,8 +161,8 @@ template <class Config>
 __device__ __forceinline__ WorkTile whole_tile(const GemmParams& p, const Place<Config>& place, uint32_t index) {
   const device::TileCoord c = p.scheduler.coord(index);
   WorkTile w;
-  w.m = static_cast<int>(c.m * Config::kClusterM + place.m) * Config::kTileM;
-  w.n = static_cast<int>(c.n * Config::kClusterN + place.n) * Config::kTileN;
+  w.m = static_cast<int>(c.m * Config::kClusterM + place.m) * Config::kOutM;
+  w.n = static_cast<int>(c.n * Config::kClusterN + place.n) * Config::kOutN;
   w.batch = static_cast<int>(c.batch);
   w.plane = static_cast<int>(c.split) * p.batch + w.batch;
   int64_t end = p.k;
@@ -206,9 +220,28 @@ __device__ __forceinline__ void prefetch_weights(const GemmParams& p, const Plac
   const WorkTile w = work.take();
   const int stages = min(p.prefetched, w.k_tiles);
   int k = w.k_begin * Config::kTileK;
+  using TileA = typename device::WgmmaMainloop<Config>::TileA;
   for (int i = 0; i < stages; ++i, k += Config::kTileK) {
-    device::WgmmaMainloop<Config>::TileA::template prefetch<Config::kClusterN>(&p.a, w.m, k, p.batch_a ? w.batch : 0,
-                                                                               place.n);
+    if constexpr (Config::kGated) {
+      TileA::prefetch_half(&p.a, w.m, k, 0, 0);
+      TileA::prefetch_half(&p.a, p.up + w.m, k, 0, 1);
+    } else {
+      TileA::template prefetch<Config::kClusterN>(&p.a, w.m, k, p.batch_a ? w.batch : 0, place.n);
+    }
+  }
+}
+
+// One thread. The tile of gate and up: its first index in D is mn. CTAs that share it load one half each.
+template <class Tile, int kSharing>
+__device__ __forceinline__ void load_gate_and_up(const GemmParams& p, const CUtensorMap* tensor_map, uint32_t smem_tile,
+                                                 uint32_t barrier, int mn, int k, uint32_t slice, uint16_t ctas,
+                                                 uint64_t policy) {
+  if constexpr (kSharing == 1) {
+    Tile::template load_half<false>(tensor_map, smem_tile, barrier, mn, k, 0, 0, ctas, policy);
+    Tile::template load_half<false>(tensor_map, smem_tile, barrier, p.up + mn, k, 0, 1, ctas, policy);
+  } else {
+    const int at = slice == 0 ? mn : p.up + mn;
+    Tile::template load_half<true>(tensor_map, smem_tile, barrier, at, k, 0, slice, ctas, policy);
   }
 }
 
@@ -230,10 +263,20 @@ __device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Confi
       const uint32_t barrier = shared.ring.full_address(at.stage);
       const uint32_t stage = smem_stages + at.stage * Mainloop::kStageBytes;
       device::ptx::mbarrier_arrive_expect_tx(barrier, p.stage_bytes);
-      TileA::template load<Config::kClusterN>(&p.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
-                                              p.policy_a);
-      TileB::template load<Config::kClusterM>(&p.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
-                                              place.group_mask(), p.policy_b);
+      if constexpr (Config::kGated && Config::kSwap) {
+        load_gate_and_up<TileA, Config::kClusterN>(p, &p.a, stage, barrier, w.m, k, place.n, place.group_mask(),
+                                                   p.policy_a);
+      } else {
+        TileA::template load<Config::kClusterN>(&p.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
+                                                p.policy_a);
+      }
+      if constexpr (Config::kGated && !Config::kSwap) {
+        load_gate_and_up<TileB, Config::kClusterM>(p, &p.b, stage + TileA::kBytes, barrier, w.n, k, place.m,
+                                                   place.group_mask(), p.policy_b);
+      } else {
+        TileB::template load<Config::kClusterM>(&p.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
+                                                place.group_mask(), p.policy_b);
+      }
     }
   }
 }
@@ -241,6 +284,31 @@ __device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Confi
 // Named barriers of the consumers.
 inline constexpr int kAllConsumers = 1;
 inline constexpr int kTurn = 2;  // kTurn + w: consumer w may start its tile (ping-pong)
+
+// The epilogue of a tile of a kernel that gates or keeps Z; row: the warp's first in the tile.
+template <class Config>
+__device__ __forceinline__ void store_form(const GemmParams& p, const WorkTile& w, int row,
+                                           const typename device::WgmmaMainloop<Config>::Accumulators& acc,
+                                           uint32_t smem_buffer, int lane, uint32_t& boxes) {
+  if constexpr (Config::kSwap) {
+    constexpr int kUp = Config::kGated ? 1 : 0;
+#pragma unroll
+    for (int block = 0; block < Config::kBlocks / (1 + kUp); ++block) {
+      device::TransposedFormStore<Config::kTileN, Config::kGated, Config::kAux>::run(
+          p.epilogue, p.z_layout, w.batch, w.n, w.m + row + 64 * block, acc[block], acc[block + kUp], lane);
+    }
+  } else {
+    using Store = device::FormStore<Config::kOutN, Config::kGated, Config::kAux>;
+    const auto target = [&](const device::EpilogueParams& e, const CUtensorMap* tensor_map, Output output) {
+      return typename Store::Target{e, output == Output::tma ? tensor_map : nullptr};
+    };
+#pragma unroll
+    for (int block = 0; block < Config::kBlocks; ++block) {
+      Store::run(p.epilogue, target(p.epilogue, &p.d, p.output), target(p.z_layout, &p.z, p.z_output), w.batch,
+                 w.m + row + 64 * block, w.n, acc[block], smem_buffer, lane, boxes);
+    }
+  }
+}
 
 // One consumer warpgroup.
 template <class Config>
@@ -296,6 +364,10 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
     if (Config::kCtas > 1 && p.output != Output::cluster && !work.any()) {
       device::ptx::cluster_arrive();
       arrived = true;
+    }
+    if constexpr (!Config::kPlain) {  // never a cut of K
+      store_form<Config>(p, w, first_row + 16 * warp, acc, smem_buffer, lane, boxes);
+      continue;
     }
     // One tile a CTA then: the fp32 tile goes where the stages were, once every consumer is done with them.
     if (p.output == Output::cluster && !Config::kPingpong) {
