@@ -124,28 +124,25 @@ struct FormStore {
   }
 };
 
-// The same with swapped operands: kN rows of D, 16 columns from n on; gate and up are accumulators of their own.
-template <int kN, bool kGated, bool kAux>
-struct TransposedFormStore {
+// The same with swapped operands, gated: kN rows of D, 16 columns from n on; gate and up are accumulators of their own.
+template <int kN, bool kAux>
+struct TransposedGatedStore {
   static constexpr int kValues = kN / 2;
   using Store = TransposedStore<kN>;
 
-  // (m, n): the warp's first row and column in D. up: only with kGated.
-  __device__ static __forceinline__ void run(const EpilogueParams& e, const EpilogueParams& z_layout, int batch, int m,
-                                             int n, const float (&gate_acc)[kValues], const float (&up_acc)[kValues],
+  // (m, n): the warp's first row and column in D.
+  __device__ static __forceinline__ void run(const EpilogueParams& e, const EpilogueParams& z_layout, int m, int n,
+                                             const float (&gate_acc)[kValues], const float (&up_acc)[kValues],
                                              int lane) {
-    float gate[kValues];
+    float gate[kValues], up[kValues];
     pre_activation(e, 0, n, gate_acc, lane, gate);
-    if constexpr (kAux) Store::run(finished(z_layout), kGated ? 0 : batch, m, n, gate, lane);
-    if constexpr (kGated) {
-      float up[kValues];
-      pre_activation(e, 1, n, up_acc, lane, up);
-      if constexpr (kAux) Store::run(finished(z_layout), 1, m, n, up, lane);
-      apply_gate(gate, up, e);
-    } else {
-      activate_in_place(gate, e);
+    pre_activation(e, 1, n, up_acc, lane, up);
+    if constexpr (kAux) {
+      Store::run(finished(z_layout), 0, m, n, gate, lane);
+      Store::run(finished(z_layout), 1, m, n, up, lane);
     }
-    Store::run(finished(e), batch, m, n, gate, lane);
+    apply_gate(gate, up, e);
+    Store::run(finished(e), 0, m, n, gate, lane);
   }
 
  private:

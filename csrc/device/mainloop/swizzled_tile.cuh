@@ -69,16 +69,6 @@ struct SwizzledTile {
     });
   }
 
-  // Asks L2 for what load() of the same slice, or load_half() of the same half, will read.
-  template <int kSlices>
-  __device__ static __forceinline__ void prefetch(const void* tensor_map, int mn, int k, int batch, uint32_t slice) {
-    for_each_box<kSlices>(mn, k, slice, [&](uint32_t, int x, int y) { ptx::tma_prefetch(tensor_map, x, y, batch); });
-  }
-  __device__ static __forceinline__ void prefetch_half(const void* tensor_map, int mn, int k, int batch,
-                                                       uint32_t half) {
-    for_each_box_of_half(mn, k, half, [&](uint32_t, int x, int y) { ptx::tma_prefetch(tensor_map, x, y, batch); });
-  }
-
  private:
   template <class F>
   __device__ static __forceinline__ void for_each_box_of_half(int mn, int k, uint32_t half, F f) {

@@ -19,9 +19,10 @@
 // multicasts it to all. Split-K of up to 8 CTAs is a cluster too: its CTAs take one cut of K each (cluster_reduce.cuh).
 //
 // Alignment: A and B 16 bytes at the start of every row (TMA), which launch.cuh sees to; C, D, bias: any.
-// Started while the kernel before it still runs (programmatic dependent launch): it waits before it touches memory.
-// With swapped operands it asks L2 for the first stages of the weights before that, which changes nothing that anybody
-// can read: the memory that the kernel before leaves idle at its end would be idle until this one's first loads.
+// Started while the kernel before it still runs (programmatic dependent launch): it waits before it touches memory. It
+// lets the next one start at its own start or, with swapped operands, at its last load: in a chain of short kernels the
+// SMs would fill with waiting CTAs of two kernels (M = 16, 128 CTAs each, 115.3 us a block for 116.5). Asking L2 for
+// weights before the wait loses in every case (docs/experiments.md).
 // Shared memory: [stage 0: A, B] ... [stage S-1: A, B] [2 x 2 KB for each consumer warp's boxes of C and D] [barriers],
 // without boxes with swap_ab; with split-K in a cluster the stages hold the fp32 tile at the end.
 #pragma once
@@ -59,7 +60,11 @@ struct Config {
   // Of D, or of D^T with swapped operands.
   static constexpr int kOutM = kGated && kSwap ? kTileM / 2 : kTileM, kOutN = kGated && !kSwap ? kTileN / 2 : kTileN;
   static constexpr int kRowsOfWarpgroup = kPingpong ? kTileM : kTileM / kConsumerWarpgroups;
-  static constexpr int kBlocks = kRowsOfWarpgroup / 64;
+  // Blocks of 64 rows, wgmma's M, with a tile of fewer rows of weights too (swap_ab): the instruction then multiplies
+  // what lies behind them in shared memory, this stage's other rows, and nobody stores those rows of the product.
+  static constexpr int kBlockRows = kGated && kSwap ? kOutM : kTileM < 64 ? kTileM : 64;
+  static constexpr int kBlocks = kRowsOfWarpgroup / kBlockRows;
+  static constexpr int kStoringWarps = kBlockRows / 16;  // of four, in a block
   static constexpr int kClusterM = kRow.cluster.m, kClusterN = kRow.cluster.n;
   static constexpr int kCtas = kClusterM * kClusterN;  // that a stage is multicast to
   static constexpr int kStages = kRow.stages;
@@ -72,9 +77,13 @@ struct Config {
   // Decode: the weights' bytes are everything, so that a stage goes back to the producer as soon as it is multiplied.
   static constexpr bool kDrains = kSwap;
 
-  static_assert(kRowsOfWarpgroup % 64 == 0, "a warpgroup's share of the tile is whole blocks of 64 rows");
+  static_assert(kRowsOfWarpgroup % kBlockRows == 0, "a warpgroup's share of the tile is whole blocks");
+  static_assert(kBlockRows == 64 || (kSwap && kPingpong && kKMajorA && kBlockRows % 16 == 0 && kBlockRows >= 16),
+                "blocks of fewer than 64 rows: K-major weights with swapped operands, whole warps");
+  static_assert((64 - kBlockRows) * device::kSwizzleBytes <= kTileN * kTileK * 2,
+                "the rows that a narrow block reads too many lie in the tile of activations behind it");
   static_assert(kClusterM == 1 || kClusterN == 1, "clusters share one operand");
-  static_assert(!kGated || !kSwap || (kPingpong && kBlocks == 2), "one block of 64 rows is gate, one is up");
+  static_assert(!kGated || !kSwap || (kPingpong && kBlocks == 2), "one block is gate, one is up");
   static_assert(!kGated || (kSwap ? kClusterN : kClusterM) <= 2,
                 "the CTAs that share gate and up load one of them each");
   static_assert(cut_unit(2) % kTileK == 0, "cuts of K are whole K tiles");
@@ -99,7 +108,6 @@ struct GemmParams {
   device::TileScheduler scheduler;  // of clusters' tiles
   device::StreamK stream_k;         // no cut tiles with other schedules
   uint32_t stage_bytes;             // that TMA writes: boxes end where a small matrix ends
-  int prefetched;                   // stages of the weights that a CTA asks L2 for before it may read them; swap_ab
   uint32_t tiles;                   // clusters' whole tiles of all batches and workspace splits
   int k;
   int batch;
@@ -212,25 +220,6 @@ struct WorkLoop {
   }
 };
 
-// One thread, operands swapped: the weights are the kernel's A.
-template <class Config>
-__device__ __forceinline__ void prefetch_weights(const GemmParams& p, const Place<Config>& place) {
-  WorkLoop<Config> work(p, place);
-  if (!work.any()) return;
-  const WorkTile w = work.take();
-  const int stages = min(p.prefetched, w.k_tiles);
-  int k = w.k_begin * Config::kTileK;
-  using TileA = typename device::WgmmaMainloop<Config>::TileA;
-  for (int i = 0; i < stages; ++i, k += Config::kTileK) {
-    if constexpr (Config::kGated) {
-      TileA::prefetch_half(&p.a, w.m, k, 0, 0);
-      TileA::prefetch_half(&p.a, p.up + w.m, k, 0, 1);
-    } else {
-      TileA::template prefetch<Config::kClusterN>(&p.a, w.m, k, p.batch_a ? w.batch : 0, place.n);
-    }
-  }
-}
-
 // One thread. The tile of gate and up: its first index in D is mn. CTAs that share it load one half each.
 template <class Tile, int kSharing>
 __device__ __forceinline__ void load_gate_and_up(const GemmParams& p, const CUtensorMap* tensor_map, uint32_t smem_tile,
@@ -279,6 +268,7 @@ __device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Confi
       }
     }
   }
+  if constexpr (Config::kSwap) device::ptx::let_next_kernel_start();
 }
 
 // Named barriers of the consumers.
@@ -291,12 +281,9 @@ __device__ __forceinline__ void store_form(const GemmParams& p, const WorkTile& 
                                            const typename device::WgmmaMainloop<Config>::Accumulators& acc,
                                            uint32_t smem_buffer, int lane, uint32_t& boxes) {
   if constexpr (Config::kSwap) {
-    constexpr int kUp = Config::kGated ? 1 : 0;
-#pragma unroll
-    for (int block = 0; block < Config::kBlocks / (1 + kUp); ++block) {
-      device::TransposedFormStore<Config::kTileN, Config::kGated, Config::kAux>::run(
-          p.epilogue, p.z_layout, w.batch, w.n, w.m + row + 64 * block, acc[block], acc[block + kUp], lane);
-    }
+    static_assert(Config::kGated && Config::kBlocks == 2, "swapped forms are gated: gate, up");
+    device::TransposedGatedStore<Config::kTileN, Config::kAux>::run(p.epilogue, p.z_layout, w.n, w.m + row, acc[0],
+                                                                    acc[1], lane);
   } else {
     using Store = device::FormStore<Config::kOutN, Config::kGated, Config::kAux>;
     const auto target = [&](const device::EpilogueParams& e, const CUtensorMap* tensor_map, Output output) {
@@ -366,7 +353,9 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
       arrived = true;
     }
     if constexpr (!Config::kPlain) {  // never a cut of K
-      store_form<Config>(p, w, first_row + 16 * warp, acc, smem_buffer, lane, boxes);
+      if (Config::kStoringWarps == 4 || warp < Config::kStoringWarps) {
+        store_form<Config>(p, w, first_row + 16 * warp, acc, smem_buffer, lane, boxes);
+      }
       continue;
     }
     // One tile a CTA then: the fp32 tile goes where the stages were, once every consumer is done with them.
@@ -375,7 +364,8 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
     }
 #pragma unroll
     for (int block = 0; block < Config::kBlocks; ++block) {
-      const int row = first_row + 64 * block + 16 * warp;
+      if (Config::kStoringWarps < 4 && warp >= Config::kStoringWarps) break;
+      const int row = first_row + Config::kBlockRows * block + 16 * warp;
       if (p.output == Output::cluster) {
         Reduce::put(acc[block], reinterpret_cast<float*>(shared.stages), row, lane);
       } else if (w.slot >= 0) {
@@ -443,10 +433,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   } else {
     __syncthreads();
   }
-  device::ptx::let_next_kernel_start();
-  if constexpr (Config::kSwap) {
-    if (threadIdx.x == 128 * kConsumerWarpgroups && p.prefetched > 0) prefetch_weights<Config>(p, place);
-  }
+  if constexpr (!Config::kSwap) device::ptx::let_next_kernel_start();
   device::ptx::wait_for_earlier_kernels();
 
   if (warpgroup == kConsumerWarpgroups) {

@@ -87,12 +87,11 @@ struct Launcher {
     params.policy_a = streams ? device::ptx::kEvictFirst : device::ptx::kEvictNormal;
     params.policy_b = device::ptx::kEvictNormal;
     state->ctas = static_cast<int>(std::min<int64_t>(clusters, resident)) * state->cluster;
+    // Whole rounds, where every tile takes as long as its weights: 448 tiles on 132 SMs are 4 rounds of 112.
+    if (Config::kSwap)
+      state->ctas = static_cast<int>(ceil_div(clusters, ceil_div(clusters, resident))) * state->cluster;
     state->starts_early =
         state->packed.a + state->packed.b > 0 || starts_early(state->ctas, state->cluster, resident * state->cluster);
-    // Weights that stream through, more of them than the ring holds: 64 CTAs take 9.9 us for 10.8. Larger tiles lose up
-    // to 4 % by it, and all do by a longer prefetch.
-    const bool prefetches = Config::kSwap && state->starts_early && state->packed.b == 0;
-    params.prefetched = prefetches && p.k > Config::kStages * Config::kTileK ? Config::kStages : 0;
     return state;
   }
 
@@ -308,13 +307,11 @@ struct Launcher {
   }
 
   // Whether to start while the kernel before still runs, which hides the launch, 0.7 of 10 to 14 us. It loses where
-  // only some of the CTAs find a free SM at once: the others take what is left over, and loads run at two thirds of
-  // their speed (why is not known). H200, us early | not, kernels of one kind one after the other: 64 CTAs 10.8 | 11.6,
-  // 128 14.4 | 15.3, but 72 CTAs 14.3 | 11.2 and 56 with a long K 38.2 | 33.5. Pairs are never scattered so: 72 to 112
-  // CTAs in clusters of two gain 4 to 8 %.
+  // many SMs stay without a CTA: those that the kernel before leaves over are both SMs of some pairs and none of
+  // others, and a pair shares its way to L2. H200, us a block of decode layers: 64 CTAs 145 early | 119 not, 128 CTAs
+  // 110.5 | 113.1. Clusters of two are whole pairs anyway: 72 to 112 CTAs gain 4 to 8 %.
   static constexpr bool starts_early(int ctas, int cluster, int resident) {
-    if (4 * ctas >= 3 * resident || (cluster == 2 && 2 * ctas > resident)) return true;
-    return 5 * (resident % ctas) <= ctas;
+    return 4 * ctas >= 3 * resident || (cluster == 2 && 2 * ctas > resident);
   }
 
   // M and N of D as the kernel computes it, and what a cluster's tile has of them.
