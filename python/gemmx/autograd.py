@@ -13,7 +13,7 @@ weight that is stored (N, K) and passed as weight.t() is contiguous as the weigh
 In a backward that is itself recorded (create_graph=True) dZ is plain torch instead of one op, and the rest is recorded
 as it is, so that second and further derivatives are right. Z is an output of the recorded node for their sake.
 
-On CUDA the kernels at the Autograd keys of gemm and gemm_gated are C++ (csrc/torch/gemm.cpp), since a Python kernel
+On CUDA the kernels at the Autograd keys of gemm and gemm_gated are C++ (csrc/torch/autograd.cpp), since a Python kernel
 costs 4 to 5 us a call under no_grad. They call the ops _gemm and _gemm_gated, which autograd lets through, where
 nothing is to be recorded, and _gemm_recorded and _gemm_gated_recorded, which are here, where _wants_gradient says so.
 """
@@ -34,7 +34,7 @@ from torch.autograd import forward_ad
 
 from gemmx import reference
 from gemmx._checks import holds
-from gemmx._dispatch import OPS, library, register, skip_when_traced
+from gemmx._dispatch import OPS, keeping_errors, library, register, skip_when_traced
 
 _grad_is_on = torch.is_grad_enabled
 _in_functorch = torch._C._functorch.peek_interpreter_stack  # None outside torch.func's transforms
@@ -329,9 +329,9 @@ def _refusing(op: str, advice: str) -> Any:
 
 
 register("gemm", _gemm_autograd, "Autograd", with_keys=True)
-register("_gemm_recorded", _gemm_autograd, "Autograd", with_keys=True)
+register("_gemm_recorded", keeping_errors(_gemm_autograd), "Autograd", with_keys=True)
 register("gemm_gated", _gemm_gated_autograd, "Autograd", with_keys=True)
-register("_gemm_gated_recorded", _gemm_gated_autograd, "Autograd", with_keys=True)
+register("_gemm_gated_recorded", keeping_errors(_gemm_gated_autograd), "Autograd", with_keys=True)
 register("_wants_gradient", _wants_gradient, "CompositeExplicitAutograd")
 register("gemm_out", _gemm_out_autograd, "Autograd", with_keys=True)
 register("gemm_out", _gemm_out_inplace, "ADInplaceOrView", with_keys=True)
