@@ -130,19 +130,19 @@ struct TransposedGatedStore {
   static constexpr int kValues = kN / 2;
   using Store = TransposedStore<kN>;
 
-  // (m, n): the warp's first row and column in D.
-  __device__ static __forceinline__ void run(const EpilogueParams& e, const EpilogueParams& z_layout, int m, int n,
-                                             const float (&gate_acc)[kValues], const float (&up_acc)[kValues],
+  // (m, n): the warp's first row and column in D; columns from n_end on are not the tile's.
+  __device__ static __forceinline__ void run(const EpilogueParams& e, const EpilogueParams& z_layout, int n_end, int m,
+                                             int n, const float (&gate_acc)[kValues], const float (&up_acc)[kValues],
                                              int lane) {
     float gate[kValues], up[kValues];
     pre_activation(e, 0, n, gate_acc, lane, gate);
     pre_activation(e, 1, n, up_acc, lane, up);
     if constexpr (kAux) {
-      Store::run(finished(z_layout), 0, m, n, gate, lane);
-      Store::run(finished(z_layout), 1, m, n, up, lane);
+      Store::run(finished(z_layout), 0, m, n, n_end, gate, lane);
+      Store::run(finished(z_layout), 1, m, n, n_end, up, lane);
     }
     apply_gate(gate, up, e);
-    Store::run(finished(e), 0, m, n, gate, lane);
+    Store::run(finished(e), 0, m, n, n_end, gate, lane);
   }
 
  private:

@@ -64,7 +64,7 @@ struct Config {
   // what lies behind them in shared memory, this stage's other rows, and nobody stores those rows of the product.
   static constexpr int kBlockRows = kGated && kSwap ? kOutM : kTileM < 64 ? kTileM : 64;
   static constexpr int kBlocks = kRowsOfWarpgroup / kBlockRows;
-  static constexpr int kStoringWarps = kBlockRows / 16;  // of four, in a block
+  static constexpr int kStoringWarps = static_cast<int>(ceil_div(kBlockRows, 16));  // of four, in a block
   static constexpr int kClusterM = kRow.cluster.m, kClusterN = kRow.cluster.n;
   static constexpr int kCtas = kClusterM * kClusterN;  // that a stage is multicast to
   static constexpr int kStages = kRow.stages;
@@ -78,8 +78,8 @@ struct Config {
   static constexpr bool kDrains = kSwap;
 
   static_assert(kRowsOfWarpgroup % kBlockRows == 0, "a warpgroup's share of the tile is whole blocks");
-  static_assert(kBlockRows == 64 || (kSwap && kPingpong && kKMajorA && kBlockRows % 16 == 0 && kBlockRows >= 16),
-                "blocks of fewer than 64 rows: K-major weights with swapped operands, whole warps");
+  static_assert(kBlockRows == 64 || (kSwap && kPingpong && kKMajorA && kBlockRows % 8 == 0),
+                "blocks of fewer than 64 rows: K-major weights with swapped operands, whole swizzle blocks");
   static_assert((64 - kBlockRows) * device::kSwizzleBytes <= kTileN * kTileK * 2,
                 "the rows that a narrow block reads too many lie in the tile of activations behind it");
   static_assert(kClusterM == 1 || kClusterN == 1, "clusters share one operand");
@@ -282,7 +282,8 @@ __device__ __forceinline__ void store_form(const GemmParams& p, const WorkTile& 
                                            uint32_t smem_buffer, int lane, uint32_t& boxes) {
   if constexpr (Config::kSwap) {
     static_assert(Config::kGated && Config::kBlocks == 2, "swapped forms are gated: gate, up");
-    device::TransposedGatedStore<Config::kTileN, Config::kAux>::run(p.epilogue, p.z_layout, w.n, w.m + row, acc[0],
+    const int end = w.m + Config::kOutM;
+    device::TransposedGatedStore<Config::kTileN, Config::kAux>::run(p.epilogue, p.z_layout, end, w.n, w.m + row, acc[0],
                                                                     acc[1], lane);
   } else {
     using Store = device::FormStore<Config::kOutN, Config::kGated, Config::kAux>;
@@ -315,7 +316,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   using device::ptx::named_barrier_arrive, device::ptx::named_barrier_sync;
   const int lane = threadIdx.x % 32;
   // Uniform, and known to be: else the waits for C, which it addresses, take the mainloop's stages and descriptors out
-  // of the uniform registers, which costs 7 % of 64x48 tiles.
+  // of the uniform registers, which costs 4 % of 64x48 tiles.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32 % 4), 0);
   const int first_row = Config::kPingpong ? 0 : warpgroup * Config::kRowsOfWarpgroup;
   unsigned char* const buffer = shared.epilogue[warpgroup * 4 + warp];
@@ -377,7 +378,8 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
           Box::put_partial(&p.partial, w.slot, row, acc[block], smem_buffer, lane, boxes);
         }
       } else if constexpr (Config::kSwap) {
-        device::TransposedStore<Config::kTileN>::run(p.epilogue, w.plane, w.n, w.m + row, acc[block], lane);
+        device::TransposedStore<Config::kTileN>::run(p.epilogue, w.plane, w.n, w.m + row, w.m + Config::kTileM,
+                                                     acc[block], lane);
       } else if (kBoxes && p.output != Output::general) {
         if constexpr (kBoxes) {
           if (block > 0 && p.c_by_tma) Box::load_first(c_of(w), w.m + row, w.n, smem_buffer, lane, boxes);
