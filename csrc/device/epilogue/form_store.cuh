@@ -3,6 +3,7 @@
 //   aux         Z = alpha * acc + bias, stored;  D = act(Z)
 //   gated       D = act(Z gate) * Z up, of the unrounded Z
 //   gated, aux  both
+//   custom      D = f(Z), f a function that the kernel is built with (docs/custom_epilogue.md)
 //
 // A warp has gate and up of an element of D in one lane's accumulators: half of the tile's columns are gate, half are
 // the same columns of up (with swapped operands: rows). So nothing is exchanged: Z replaces the accumulators, D
@@ -11,6 +12,8 @@
 //
 // C is not taken: its loads would come twice, for Z and for D.
 #pragma once
+
+#include <type_traits>
 
 #include "device/epilogue/box_store.cuh"
 #include "device/epilogue/transposed_store.cuh"
@@ -55,16 +58,30 @@ __device__ __forceinline__ void activate_in_place(float (&z)[kCount], const Epil
   }
 }
 
+// The activation that the call names, in place of a function that a kernel is built with.
+struct ActivationOfCall {};
+
+// z = f(z). A function is a class with `__device__ float operator()(float z) const`.
+template <class Function, int kCount>
+__device__ __forceinline__ void apply(float (&z)[kCount], const EpilogueParams& e) {
+  if constexpr (std::is_same_v<Function, ActivationOfCall>) {
+    activate_in_place(z, e);
+  } else {
+#pragma unroll
+    for (float& value : z) value = Function{}(value);
+  }
+}
+
 // Gate times up, the gate activated: into gate.
-template <int kCount>
+template <class Function, int kCount>
 __device__ __forceinline__ void apply_gate(float (&gate)[kCount], const float (&up)[kCount], const EpilogueParams& e) {
-  activate_in_place(gate, e);
+  apply<Function>(gate, e);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) gate[i] = __fmul_rn(gate[i], up[i]);
 }
 
 // kN columns of D as the kernel computes it, from columns [0, kN) of the accumulators or, gated, from [0, 2 kN).
-template <int kN, bool kGated, bool kAux>
+template <int kN, bool kGated, bool kAux, class Function>
 struct FormStore {
   static constexpr int kValues = kN / 2;  // of a lane in kN columns
 
@@ -89,10 +106,10 @@ struct FormStore {
         store(z, 0, m, n, gate, smem_buffers, lane, boxes);
         store(z, 1, m, n, up, smem_buffers, lane, boxes);
       }
-      apply_gate(gate, up, e);
+      apply_gate<Function>(gate, up, e);
     } else {
       if constexpr (kAux) store(z, batch, m, n, gate, smem_buffers, lane, boxes);
-      activate_in_place(gate, e);
+      apply<Function>(gate, e);
     }
     store(d, batch, m, n, gate, smem_buffers, lane, boxes);
   }
@@ -125,7 +142,7 @@ struct FormStore {
 };
 
 // The same with swapped operands, gated: kN rows of D, 16 columns from n on; gate and up are accumulators of their own.
-template <int kN, bool kAux>
+template <int kN, bool kAux, class Function>
 struct TransposedGatedStore {
   static constexpr int kValues = kN / 2;
   using Store = TransposedStore<kN>;
@@ -141,7 +158,7 @@ struct TransposedGatedStore {
       Store::run(finished(z_layout), 0, m, n, n_end, gate, lane);
       Store::run(finished(z_layout), 1, m, n, n_end, up, lane);
     }
-    apply_gate(gate, up, e);
+    apply_gate<Function>(gate, up, e);
     Store::run(finished(e), 0, m, n, n_end, gate, lane);
   }
 

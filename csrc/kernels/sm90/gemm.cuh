@@ -30,6 +30,8 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "core/splits.h"
 #include "device/epilogue/box_store.cuh"
 #include "device/epilogue/cluster_reduce.cuh"
@@ -46,9 +48,10 @@
 
 namespace gemmx::sm90 {
 
-// A row of instances.inc as types and constants.
-template <const Row& kRow>
+// A row of instances.inc as types and constants. F: the function of a custom epilogue.
+template <const Row& kRow, class F = device::ActivationOfCall>
 struct Config {
+  using Function = F;
   static constexpr DType kType = kRow.dtype;
   static constexpr int kTileM = kRow.tile.m, kTileN = kRow.tile.n, kTileK = kRow.tile.k;
   static constexpr bool kSwap = kRow.operands == OperandOrder::swap_ab;
@@ -83,6 +86,9 @@ struct Config {
   static_assert((64 - kBlockRows) * device::kSwizzleBytes <= kTileN * kTileK * 2,
                 "the rows that a narrow block reads too many lie in the tile of activations behind it");
   static_assert(kClusterM == 1 || kClusterN == 1, "clusters share one operand");
+  static_assert((!kPlain || std::is_same_v<F, device::ActivationOfCall>),
+                "a plain kernel has no function of its own: give its row the form custom");
+  static_assert(kPlain || kGated || !kSwap, "with swapped operands the forms are plain and gated");
   static_assert(!kGated || !kSwap || (kPingpong && kBlocks == 2), "one block is gate, one is up");
   static_assert(!kGated || (kSwap ? kClusterN : kClusterM) <= 2,
                 "the CTAs that share gate and up load one of them each");
@@ -283,10 +289,10 @@ __device__ __forceinline__ void store_form(const GemmParams& p, const WorkTile& 
   if constexpr (Config::kSwap) {
     static_assert(Config::kGated && Config::kBlocks == 2, "swapped forms are gated: gate, up");
     const int end = w.m + Config::kOutM;
-    device::TransposedGatedStore<Config::kTileN, Config::kAux>::run(p.epilogue, p.z_layout, end, w.n, w.m + row, acc[0],
-                                                                    acc[1], lane);
+    device::TransposedGatedStore<Config::kTileN, Config::kAux, typename Config::Function>::run(
+        p.epilogue, p.z_layout, end, w.n, w.m + row, acc[0], acc[1], lane);
   } else {
-    using Store = device::FormStore<Config::kOutN, Config::kGated, Config::kAux>;
+    using Store = device::FormStore<Config::kOutN, Config::kGated, Config::kAux, typename Config::Function>;
     const auto target = [&](const device::EpilogueParams& e, const CUtensorMap* tensor_map, Output output) {
       return typename Store::Target{e, output == Output::tma ? tensor_map : nullptr};
     };

@@ -384,3 +384,14 @@ struct Launcher {
   const Kernel NAME = {sm90::Launcher<NAME##_config>::prepare, sm90::Launcher<NAME##_config>::run, \
                        sm90::Launcher<NAME##_config>::workspace_bytes};                            \
   }
+
+// The same with a function of its own in the epilogue (docs/custom_epilogue.md): FUNCTION is a class of the header that
+// GEMMX_CUSTOM_EPILOGUES names.
+#define GEMMX_SM90_CUSTOM_KERNEL(NAME, FUNCTION, ...)                                              \
+  namespace gemmx::kernels {                                                                       \
+  inline constexpr sm90::Row NAME##_row = GEMMX_SM90_ROW(__VA_ARGS__);                             \
+  struct NAME##_config : sm90::Config<NAME##_row, FUNCTION> {};                                    \
+  extern const Kernel NAME;                                                                        \
+  const Kernel NAME = {sm90::Launcher<NAME##_config>::prepare, sm90::Launcher<NAME##_config>::run, \
+                       sm90::Launcher<NAME##_config>::workspace_bytes};                            \
+  }

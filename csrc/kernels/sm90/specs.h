@@ -22,6 +22,7 @@ enum class Form : uint8_t {
   aux,        // D and the pre-activation Z
   gated,      // D from gate and up: half of the tile's rows of B are gate, half the same columns of up
   gated_aux,  // both
+  custom,     // D from a function that the kernel is built with
 };
 constexpr bool is_gated(Form f) { return f == Form::gated || f == Form::gated_aux; }
 constexpr bool is_aux(Form f) { return f == Form::aux || f == Form::gated_aux; }
@@ -79,6 +80,7 @@ struct PackedBytes {
 PackedBytes packed_bytes(const KernelSpec&, const Problem&);
 
 std::string supports(const KernelSpec&, const Problem&, const Device&);
+std::string supports_custom(const KernelSpec&, const Problem&, const Device&);
 int64_t workspace_size(const KernelSpec&, const Problem&, const Plan&, const Device&);
 
 constexpr KernelSpec make_spec(const char* name, const Row& r) {
@@ -106,6 +108,14 @@ constexpr KernelSpec make_spec(const char* name, const Row& r) {
   return s;
 }
 
+// A kernel with a function of its own: only called by name.
+constexpr KernelSpec make_custom_spec(const char* name, const Row& r) {
+  KernelSpec s = make_spec(name, r);
+  s.teaching = true;
+  s.supports = supports_custom;
+  return s;
+}
+
 }  // namespace gemmx::sm90
 
 // The columns as documented in instances.inc.
@@ -115,3 +125,4 @@ constexpr KernelSpec make_spec(const char* name, const Row& r) {
         ::gemmx::sm90::Form::FORM, {TM, TN, TK}, {CM, CN, 1}, ::gemmx::sm90::Consumers::CONSUMERS, STAGES, PRIORITY \
   }
 #define GEMMX_SM90_SPEC(NAME, ...) ::gemmx::sm90::make_spec(#NAME, GEMMX_SM90_ROW(__VA_ARGS__))
+#define GEMMX_SM90_CUSTOM_SPEC(NAME, FUNCTION, ...) ::gemmx::sm90::make_custom_spec(#NAME, GEMMX_SM90_ROW(__VA_ARGS__))
