@@ -41,6 +41,8 @@ def cmake_build(prefix: Path) -> None:
     configure += [f"-DGEMMX_PYTHON={sys.executable}"]
     if budget := os.environ.get("GEMMX_BUILD_BUDGET"):
         configure += [f"-DGEMMX_BUILD_BUDGET={budget}"]
+    if epilogues := os.environ.get("GEMMX_CUSTOM_EPILOGUES"):
+        configure += [f"-DGEMMX_CUSTOM_EPILOGUES={Path(epilogues).resolve()}"]
     jobs = os.environ.get("MAX_JOBS") or str(os.cpu_count())
     build = [cmake, "--build", str(folder), "--parallel", jobs]
     install = [cmake, "--install", str(folder), "--prefix", str(prefix), "--strip"]

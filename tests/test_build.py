@@ -387,6 +387,29 @@ def test_library_links_neither_python_nor_cuda_libraries() -> None:
     assert not re.findall(r" [TW] cuda\w+", symbols), "the static CUDA runtime must stay hidden"
 
 
+# --- custom epilogues ------------------------------------------------------------------------------------------
+
+
+@needs_cmake
+def test_the_example_of_a_custom_epilogue_builds(info: dict[str, Any], tmp_path: Path) -> None:
+    """Its kernel and the registry with its row: docs/custom_epilogue.md, without the rest of the library."""
+    if "90a" not in info["archs"]:
+        pytest.skip("the library here has no sm_90a code, so that there may be no nvcc")
+    assert CMAKE is not None
+    epilogues = ROOT / "examples" / "custom_epilogue"
+    rows = (epilogues / "rows.inc").read_text()
+    name = re.findall(r"^GEMMX_SM90_CUSTOM_KERNEL\((\w+), ", rows, re.M)[0]
+    options = [f"-DGEMMX_CUSTOM_EPILOGUES={epilogues}", "-DGEMMX_CUDA_ARCHS=90a", f"-DGEMMX_PYTHON={sys.executable}"]
+    configure = [CMAKE, "-S", str(ROOT), "-B", str(tmp_path), "-G", "Ninja", *options]
+    subprocess.run([*configure, f"-DCMAKE_MAKE_PROGRAM={program('ninja')}"], check=True, capture_output=True)
+    kernel = f"CMakeFiles/gemmx_sm90_custom.dir/instances/sm90_custom/{name}.cu.o"
+    registry = "CMakeFiles/gemmx_core.dir/csrc/core/registry.cpp.o"
+    subprocess.run([program("ninja"), "-C", str(tmp_path), kernel, registry], check=True, capture_output=True)
+    symbols = [subprocess.run([program("nm"), tmp_path / x], capture_output=True, text=True).stdout for x in (kernel, registry)]
+    assert re.search(rf" [DBRd] .*{name}", symbols[0]), "the kernel is not defined"
+    assert re.search(rf" U .*{name}", symbols[1]), "the registry does not know the kernel"
+
+
 # --- the project's files ---------------------------------------------------------------------------------------
 
 
