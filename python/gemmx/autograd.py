@@ -300,11 +300,13 @@ def _record(gated: bool, aux: bool, args: Sequence[Any], options: dict[str, Any]
 def _recording(op: str) -> Callable[..., Any]:
     """The Autograd kernel of gemm, gemm_aux, gemm_gated or gemm_gated_aux."""
     gated, aux = "gated" in op, "aux" in op
-    redispatch = getattr(OPS, op).default._handle.redispatch_boxed
+    # Of _gemm_recorded it goes on as gemm, which an outer level of torch.func's transforms records.
+    name = op.strip("_").removesuffix("_recorded")
+    redispatch = getattr(OPS, name).default._handle.redispatch_boxed
 
     def kernel(keys: DispatchKeySet, *args: Any, **options: Any) -> Any:
         if forward_ad._current_level >= 0:
-            _refuse_tangents(op, args)
+            _refuse_tangents(name, args)
         if _grad_is_on() and _require_grad(args):
             result = _record(gated, aux, args, options)
             return result if aux else result[0]
@@ -347,7 +349,7 @@ def _refusing(op: str) -> Callable[..., Any]:
 for _op in ("gemm", "gemm_aux", "gemm_gated", "gemm_gated_aux"):
     register(_op, _recording(_op), "Autograd", with_keys=True)
 for _op in ("gemm", "gemm_gated"):
-    register(f"_{_op}_recorded", _recording(_op), "Autograd", with_keys=True)
+    register(f"_{_op}_recorded", _recording(f"_{_op}_recorded"), "Autograd", with_keys=True)
     library.impl(f"_{_op}", torch.library.fallthrough_kernel, "Autograd")  # type: ignore[no-untyped-call]
 register("_wants_gradient", _wants_gradient, "CompositeExplicitAutograd")
 register("gemm_out", _gemm_out_autograd, "Autograd", with_keys=True)
