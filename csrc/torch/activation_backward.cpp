@@ -2,7 +2,6 @@
 #include <array>
 
 #include "torch/gemm.h"
-#include "torch/gradients.h"
 #ifdef GEMMX_HAS_CUDA
 #include "kernels/pointwise/activation_backward.h"
 #endif
@@ -22,10 +21,9 @@ void launch(const CheckedBackward& checked, void* dz, float* dbias, int device_i
 void launch(const CheckedBackward&, void*, float*, int) { throw_built_without_cuda(); }
 #endif
 
-ReturnedPair run(const char* op, bool gated, AtenTensorHandle grad_handle, AtenTensorHandle saved_handle,
-                 const std::string& activation, const OptionalDoubles& activation_args, bool bias_grad) {
+ReturnedPair run(bool gated, AtenTensorHandle grad_handle, AtenTensorHandle saved_handle, const std::string& activation,
+                 const OptionalDoubles& activation_args, bool bias_grad) {
   const Tensor grad(grad_handle), saved(saved_handle);
-  refuse_gradients(op, grad.get(), saved.get());
   BackwardArgs args;
   args.grad = describe(grad.get());
   args.saved = describe(saved.get());
@@ -52,12 +50,12 @@ ReturnedPair run(const char* op, bool gated, AtenTensorHandle grad_handle, AtenT
 
 ReturnedPair activation_backward(AtenTensorHandle grad, AtenTensorHandle saved, const std::string& activation,
                                  const OptionalDoubles& activation_args, bool bias_grad) {
-  return run("activation_backward", false, grad, saved, activation, activation_args, bias_grad);
+  return run(false, grad, saved, activation, activation_args, bias_grad);
 }
 
 ReturnedPair gated_backward(AtenTensorHandle grad, AtenTensorHandle z, const std::string& activation,
                             const OptionalDoubles& activation_args, bool bias_grad) {
-  return run("gated_backward", true, grad, z, activation, activation_args, bias_grad);
+  return run(true, grad, z, activation, activation_args, bias_grad);
 }
 
 }  // namespace gemmx::torch_ops

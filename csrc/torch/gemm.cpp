@@ -9,7 +9,6 @@
 #include "core/nested_call.h"
 #include "core/plan_cache.h"
 #include "core/registry.h"
-#include "torch/gradients.h"
 #ifdef GEMMX_HAS_CUDA
 #include "kernels/pointwise/activation.h"
 #endif
@@ -157,7 +156,6 @@ ReturnedTensor gemm(GEMMX_GEMM_PARAMETERS) {
 
 ReturnedPair gemm_aux(GEMMX_GEMM_PARAMETERS) {
   const CallTensors tensors(a, b, c, bias, scale_a, scale_b, scale_d);
-  refuse_gradients("gemm_aux", tensors.a.get(), tensors.b.get(), tensors.c.get(), tensors.bias.get());
   const CallOptions options{alpha, beta, activation, activation_args, precision, numerics, schedule, splits, kernel};
   return pair_of(run({.aux = true}, tensors, options, out_dtype));
 }
@@ -170,7 +168,6 @@ ReturnedTensor gemm_gated(GEMMX_GATED_PARAMETERS) {
 
 ReturnedPair gemm_gated_aux(GEMMX_GATED_PARAMETERS) {
   const CallTensors tensors(a, b, std::nullopt, bias, scale_a, scale_b, std::nullopt);
-  refuse_gradients("gemm_gated_aux", tensors.a.get(), tensors.b.get(), nullptr, tensors.bias.get());
   const CallOptions options{alpha, 1.0, activation, activation_args, precision, numerics, schedule, splits, kernel};
   return pair_of(run({.gated = true, .aux = true}, tensors, options, out_dtype));
 }

@@ -4,14 +4,14 @@
 // so the kernel is C++ and sends the arguments, as they lie on the stack, to one of two ops of the same schema. The
 // stable ABI has no redispatch, with which it would go on below autograd by itself. _gemm computes what gemm does and
 // has no kernel for Autograd but a fallthrough; _gemm_recorded, which is Python, is called only where grad mode is on
-// and an argument requires grad. Under inference_mode torch skips the key, and gemm itself computes. The other ops have
-// no gradient and refuse tensors that require grad.
+// and an argument requires grad. Under inference_mode torch skips the key, and gemm itself computes. What fails inside
+// is thrown again as it was (core/nested_call.h).
 //
 // The last argument is not called `kernel`: torch's inductor calls FallbackKernel.create(kernel, **arguments). Tensors
 // are never keyword-only, except out: torch refuses autograd and vmap rules for such ops. gemm_out returns nothing: an
 // alias as the result does not pass torch.compile on torch 2.11.
+#include "torch/autograd.h"
 #include "torch/gemm.h"
-#include "torch/gradients.h"
 
 // Arguments that several schemas share.
 #define GEMMX_GEMM_TENSORS                                                                              \

@@ -14,7 +14,7 @@ In a backward that is itself recorded (create_graph=True) dZ is plain torch inst
 as it is, so that second and further derivatives are right. Z is an output of the recorded node for their sake, so that
 gemm_aux and gemm_gated_aux are differentiable, too.
 
-On CUDA the kernels at the Autograd keys of gemm and gemm_gated are C++ (csrc/torch/gemm.cpp), since a Python kernel
+On CUDA the kernels at the Autograd keys of gemm and gemm_gated are C++ (csrc/torch/autograd.cpp), since a Python kernel
 costs 4 to 5 us a call under no_grad. They call the ops _gemm and _gemm_gated, which autograd lets through, where
 nothing is to be recorded, and _gemm_recorded and _gemm_gated_recorded, which are here, where _wants_gradient says so.
 """
@@ -36,7 +36,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from gemmx import reference
 from gemmx._checks import holds
-from gemmx._dispatch import OPS, library, register, skip_when_traced
+from gemmx._dispatch import OPS, keeping_errors, library, register, skip_when_traced
 
 _grad_is_on = torch.is_grad_enabled
 _in_functorch = torch._C._functorch.peek_interpreter_stack  # None outside torch.func's transforms
@@ -349,7 +349,8 @@ def _refusing(op: str) -> Callable[..., Any]:
 for _op in ("gemm", "gemm_aux", "gemm_gated", "gemm_gated_aux"):
     register(_op, _recording(_op), "Autograd", with_keys=True)
 for _op in ("gemm", "gemm_gated"):
-    register(f"_{_op}_recorded", _recording(f"_{_op}_recorded"), "Autograd", with_keys=True)
+    _recorded = f"_{_op}_recorded"
+    register(_recorded, keeping_errors(_recording(_recorded)), "Autograd", with_keys=True)
     library.impl(f"_{_op}", torch.library.fallthrough_kernel, "Autograd")  # type: ignore[no-untyped-call]
 register("_wants_gradient", _wants_gradient, "CompositeExplicitAutograd")
 register("gemm_out", _gemm_out_autograd, "Autograd", with_keys=True)

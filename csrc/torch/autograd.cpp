@@ -1,4 +1,4 @@
-#include "torch/gradients.h"
+#include "torch/autograd.h"
 
 #include <array>
 #include <stdexcept>
@@ -31,7 +31,7 @@ AtenTensorHandle peek_optional(StableIValue& value) {
   return handle.value_or(nullptr);
 }
 
-// Either op takes what the stack holds and leaves its result there. Data is never touched, so that fake and functional
+// The op takes what the stack holds and leaves its result there. No data is touched, so that fake and functional
 // tensors pass as well.
 void call(const char* op, StableIValue* stack) {
   NestedCall nested;
@@ -40,23 +40,14 @@ void call(const char* op, StableIValue* stack) {
   throw std::runtime_error(std::string(op) + " failed inside torch");
 }
 
-}  // namespace
-
+// Whether autograd would record a call on these tensors, null ones left out. Only grad mode pays for asking.
 bool wants_gradient(AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle c, AtenTensorHandle bias) {
-  if (!aoti_torch_grad_mode_is_enabled()) return false;
-  std::array<StableIValue, 4> stack{share(a), share(b), share_optional(c), share_optional(bias)};
-  check_torch(torch_call_dispatcher(GEMMX_OP("_wants_gradient"), "", stack.data(), TORCH_ABI_VERSION),
-              "asking whether a tensor requires grad");
-  return torch::stable::detail::to<bool>(stack[0]);
+  std::array<StableIValue, 4> arguments{share(a), share(b), share_optional(c), share_optional(bias)};
+  call(GEMMX_OP("_wants_gradient"), arguments.data());
+  return torch::stable::detail::to<bool>(arguments[0]);
 }
 
-void refuse_gradients(const char* op, AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle c,
-                      AtenTensorHandle bias) {
-  if (!wants_gradient(a, b, c, bias)) return;
-  throw std::runtime_error("gemmx." + std::string(op) +
-                           " has no gradient and an argument requires grad; call it under torch.no_grad() or "
-                           "torch.inference_mode(), or pass .detach()");
-}
+}  // namespace
 
 void gemm_autograd(StableIValue* stack, uint64_t, uint64_t) {
   // a, b, c, bias
