@@ -42,8 +42,9 @@ def designed_schemas() -> dict[str, str]:
     """The schemas in the design, without their line breaks, by op."""
     text = (Path(__file__).parents[1] / "docs" / "design.md").read_text()
     block = text.partition("## Op surface")[2].split("```")[1]
-    found = re.findall(r"^(\w+)(\(Tensor.*?\) -> .*?)(?= {4,}|$)", block, re.MULTILINE | re.DOTALL)
-    return {op: op + re.sub(r"\s+", " ", rest) for op, rest in found}
+    lines = re.sub(r"\n\s+", " ", block).splitlines()
+    found = [re.match(r"(\w+)\(Tensor.*?\) -> (Tensor|\(.*?\))", line) for line in lines]
+    return {match[1]: match[0] for match in found if match}
 
 
 def schema(op: str) -> str:
