@@ -60,7 +60,7 @@ def register(op: str, kernel: Callable[..., Any], key: str, with_keys: bool = Fa
 
 
 def keeping_errors(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """For kernels that the C++ ones of key AutogradCUDA call: torch would make a plain RuntimeError of what they raise."""
+    """For kernels that the C++ ones of key AutogradCUDA call: torch makes a RuntimeError of what they raise."""
 
     def kept(*args: Any, **options: Any) -> Any:
         try:
