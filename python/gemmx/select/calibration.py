@@ -40,8 +40,6 @@ class Calibration:
     )
     # ... of which an early start hides this much: 1x4096x4096 11.6 us without, 10.8 with it.
     early_us: float = 0.8
-    # ... and weights asked for before the wait for that kernel this much more: 1x4096x4096 9.9 us for 10.8.
-    prefetch_us: float = 0.9
     # The second launch of a split-K or stream-K reduction. Fitted.
     reduce_us: float = 3.5
     # Split-K inside a cluster: two cluster barriers and the reads of the neighbours' shared memory. Fitted.

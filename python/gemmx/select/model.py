@@ -313,7 +313,9 @@ def kernel_estimate(
     rate = machine.mma_flops_per_us[kernel.mma] * _tile_efficiency(kernel, cal)
     if kernel.mma == "HMMA":
         rate *= cal.vector_factor.get(min(shape.align_a, shape.align_b), 1.0)
-    tile_flops = 2.0 * tile_m * tile_n * k_cta
+    # With swapped operands an instruction multiplies 64 rows of weights, also where the tile has fewer.
+    mma_n = max(tile_n, 64) if kernel.swap_ab and kernel.mma == "HGMMA" else tile_n
+    tile_flops = 2.0 * tile_m * mma_n * k_cta
     mma_us = max(busiest * tile_flops / rate, ctas * tile_flops / machine.sustained_flops_per_us[kernel.mma])
 
     # Bytes that one CTA pulls through L2: rows past the end of A and B are not read, multicast ones once.
@@ -427,14 +429,11 @@ def _early_us(kernel: KernelInfo, shape: Shape, machine: Machine, ctas: int) -> 
     """Time that a wgmma-family kernel saves by starting while the one before it still runs: the rules of launch.cuh."""
     if kernel.family != "sm90":
         return 0.0
-    cal, cluster = machine.cal, kernel.cluster[0] * kernel.cluster[1]
+    cluster = kernel.cluster[0] * kernel.cluster[1]
     room = _sms_of_clusters(cluster, machine)
     ctas = min(ctas, room)
-    early = 4 * ctas >= 3 * room or (cluster == 2 and 2 * ctas > room) or 5 * (room % ctas) <= ctas
-    if not early:
-        return 0.0
-    prefetches = kernel.swap_ab and 2 * ctas <= room and shape.k > kernel.stages * kernel.tile[2]
-    return cal.early_us + (cal.prefetch_us if prefetches else 0.0)
+    early = 4 * ctas >= 3 * room or (cluster == 2 and 2 * ctas > room)
+    return machine.cal.early_us if early else 0.0
 
 
 def _epilogue_us(kernel: KernelInfo, shape: Shape, machine: Machine, *, tiles: float, mainloop_us: float) -> float:
