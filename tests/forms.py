@@ -63,8 +63,8 @@ class Call:
     def run(self, kernel: str | None = None) -> tuple[Tensor, Tensor | None]:
         """D and Z. The allocator's next blocks are full of NaN, so that what is left unwritten shows."""
         dtype = self.inst.d_dtype
-        poison = [torch.full(x.shape, torch.nan, dtype=dtype, device="cuda") for x in (self.d, self.z)]
-        poison.append(torch.full((1 << 20,), torch.nan, device="cuda"))
+        poison = [torch.full(x.shape, torch.nan, dtype=dtype, device=x.device) for x in (self.d, self.z)]
+        poison.append(torch.full((1 << 20,), torch.nan, device=self.inst.a.device))
         del poison
         options = op_arguments(self.terms | self.options | {"kernel": kernel})
         result = self.form.op(self.inst.a, self.inst.b, **options, out_dtype=dtype)
