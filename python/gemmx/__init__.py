@@ -9,6 +9,7 @@ slower path an error.
 from gemmx import _library as _library  # first: loads what the rest needs
 from gemmx._C import version as _version
 from gemmx._strict import strict
+from gemmx.compile_pass import compile_pass
 from gemmx.ops import gemm
 from gemmx.roofline import roofline
 from gemmx.select.explain import explain
@@ -16,6 +17,6 @@ from gemmx.select.selector import install as _install_selector
 from gemmx.select.tables import load_table
 
 __version__ = _version()
-__all__ = ["__version__", "explain", "gemm", "load_table", "roofline", "strict"]
+__all__ = ["__version__", "compile_pass", "explain", "gemm", "load_table", "roofline", "strict"]
 
 _install_selector()
