@@ -50,6 +50,10 @@ class CompilePass(CustomGraphPass):
         precision = torch.backends.cuda.matmul.fp32_precision
         return ("gemmx.compile_pass", version(), _source_hash(), repr(self.options), precision)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompilePass:
+        """Itself: torch copies its settings, and what the copy did belongs into this report."""
+        return self
+
     def __enter__(self) -> CompilePass:
         patch = config.patch(post_grad_custom_pre_pass=_behind(config.post_grad_custom_pre_pass, self))
         patch.__enter__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -220,15 +221,19 @@ class Rewriter:
         return d, "gemm_gated" + (" + bias" if bias else "") + _activation_text(match)
 
     def _options(self, match: Match, d_dtype: torch.dtype) -> dict[str, Any]:
-        """The op's keyword arguments, without those that are their defaults."""
+        """The op's keyword arguments, without those that are their defaults.
+
+        But for splits: AOTInductor (torch 2.11 and 2.14) passes an int whether it is given or not, and its runtime
+        then fails where the node has none.
+        """
         a = value(match.linear.a)
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"splits": 0}
         if match.linear.alpha != 1.0:
             options["alpha"] = match.linear.alpha
         if match.activation is not None:
             options["activation"] = match.activation.name
             if match.activation.args:
-                options["activation_args"] = list(match.activation.args)
+                options["activation_args"] = [_finite(x, d_dtype) for x in match.activation.args]
         if a is not None and d_dtype != a.dtype:
             options["out_dtype"] = d_dtype
         if self.options.numerics is not None:
@@ -299,6 +304,15 @@ def _activation_text(match: Match) -> str:
         return ""
     arguments = ", ".join(f"{x:g}" for x in match.activation.args)
     return f" + {match.activation.name}" + (f"({arguments})" if arguments else "")
+
+
+def _finite(x: float, d_dtype: torch.dtype) -> float:
+    """A bound of clamp that AOTInductor can store, which has no infinity."""
+    if math.isfinite(x):
+        return x
+    if d_dtype == torch.float32:
+        raise UnfusedError("gemm's clamp has two bounds; with one it is fused for a 16-bit D only")
+    return math.copysign(torch.finfo(torch.float32).max, x)  # which a 16-bit D rounds to infinity again
 
 
 def _narrow(node: Node, d_dtype: torch.dtype) -> Node:
