@@ -39,8 +39,10 @@ CheckedGemm check(const TensorDesc& a, const TensorDesc& b, const OptionalDesc& 
                   const OptionalDesc& out, double alpha, double beta, const OptionalText& activation,
                   const std::optional<std::vector<double>>& activation_args, const OptionalText& out_dtype,
                   const OptionalText& precision, const OptionalText& numerics, const OptionalText& schedule,
-                  int64_t splits, const OptionalText& kernel) {
+                  int64_t splits, const OptionalText& kernel, bool gated, bool aux) {
   GemmArgs args;
+  args.gated = gated;
+  args.aux = aux;
   args.a = a;
   args.b = b;
   args.c = c.value_or(TensorDesc{});
@@ -64,6 +66,23 @@ CheckedGemm check(const TensorDesc& a, const TensorDesc& b, const OptionalDesc& 
   return check_gemm(args);
 }
 
+CheckedBackward check_backward(const TensorDesc& grad, const TensorDesc& saved, const OptionalText& activation,
+                               const std::optional<std::vector<double>>& activation_args, bool gated) {
+  BackwardArgs args;
+  args.grad = grad;
+  args.saved = saved;
+  args.gated = gated;
+  if (activation) args.activation = *activation;
+  if (activation_args) args.activation_args = *activation_args;
+  return check_activation_backward(args);
+}
+
+py::tuple sizes_tuple(const std::array<int64_t, 3>& sizes, int ndim) {
+  py::tuple tuple(ndim);
+  for (int i = 0; i < ndim; ++i) tuple[i] = sizes[i];
+  return tuple;
+}
+
 }  // namespace
 
 void bind_checks(py::module_& m) {
@@ -74,11 +93,12 @@ void bind_checks(py::module_& m) {
 
   py::class_<CheckedGemm>(m, "Checked", "A call that passed the checks.")
       .def_readonly("problem", &CheckedGemm::problem)
-      .def_property_readonly("d_sizes",
+      .def_property_readonly("d_sizes", [](const CheckedGemm& c) { return sizes_tuple(c.d_sizes, c.d_ndim); })
+      .def_property_readonly("z_sizes",
                              [](const CheckedGemm& c) {
-                               py::tuple sizes(c.d_ndim);
-                               for (int i = 0; i < c.d_ndim; ++i) sizes[i] = c.d_sizes[i];
-                               return sizes;
+                               std::array<int64_t, 3> sizes = c.d_sizes;
+                               sizes[c.d_ndim - 1] = c.z_columns();
+                               return sizes_tuple(sizes, c.d_ndim);
                              })
       .def_property_readonly("d_dtype", [](const CheckedGemm& c) { return std::string(name(c.d_dtype)); })
       .def_readonly("alpha", &CheckedGemm::alpha)
@@ -93,9 +113,21 @@ void bind_checks(py::module_& m) {
         py::kw_only(), py::arg("out") = py::none(), py::arg("alpha") = 1.0, py::arg("beta") = 1.0,
         py::arg("activation") = py::none(), py::arg("activation_args") = py::none(), py::arg("out_dtype") = py::none(),
         py::arg("precision") = py::none(), py::arg("numerics") = py::none(), py::arg("schedule") = py::none(),
-        py::arg("splits") = 0, py::arg("kernel") = py::none(),
-        "Checks a call of gemm (or gemm_out, with out) and returns its Problem. ValueError for a wrong argument, "
-        "RuntimeError for what is not supported.");
+        py::arg("splits") = 0, py::arg("kernel") = py::none(), py::arg("gated") = false, py::arg("aux") = false,
+        "Checks a call of gemm (gemm_out with out, gemm_gated with gated, gemm_aux and gemm_gated_aux with aux) and "
+        "returns its Problem. ValueError for a wrong argument, RuntimeError for what is not supported.");
+
+  py::class_<CheckedBackward>(m, "CheckedBackward", "A call of a backward op that passed the checks.")
+      .def_property_readonly("dz_sizes", [](const CheckedBackward& c) { return sizes_tuple(c.dz_sizes, c.ndim); })
+      .def_property_readonly("columns", &CheckedBackward::columns)
+      .def_property_readonly("dtype", [](const CheckedBackward& c) { return std::string(name(c.dtype)); })
+      .def_property_readonly("activation", [](const CheckedBackward& c) { return std::string(name(c.activation)); })
+      .def_property_readonly("activation_args", [](const CheckedBackward& c) {
+        return py::make_tuple(c.activation_args[0], c.activation_args[1]);
+      });
+  m.def("check_activation_backward", &check_backward, py::arg("grad"), py::arg("saved"), py::kw_only(),
+        py::arg("activation") = py::none(), py::arg("activation_args") = py::none(), py::arg("gated") = false,
+        "Checks a call of activation_backward, with gated of gated_backward. Errors as check_gemm's.");
 }
 
 }  // namespace gemmx::bindings

@@ -76,6 +76,8 @@ void bind_spec(py::module_& m) {
       .def_readonly("priority", &KernelSpec::priority)
       .def_readonly("teaching", &KernelSpec::teaching)
       .def_readonly("swap_ab", &KernelSpec::swap_ab)
+      .def_readonly("gated", &KernelSpec::gated)
+      .def_readonly("aux", &KernelSpec::aux)
       .def_property_readonly("schedules", &schedules)
       .def("__repr__", [](const KernelSpec& s) { return "KernelSpec(" + std::string(s.name) + ")"; });
 }

@@ -72,10 +72,12 @@ struct Argument {
 // Sizes and batches of A (batch, M, K) and B (batch, K, N); has_batch where D is 3-D.
 struct Shape {
   int64_t batch = 1, m = 0, n = 0, k = 0;
+  int64_t b_columns = 0;  // of B and bias: n, gated 2 n
   bool has_batch = false;
 };
 
 constexpr const char* kShapeRule = "a is (M, K) or (batch, M, K) and b is (K, N) or (batch, K, N)";
+constexpr const char* kGatedShapeRule = "a is (M, K) or (batch, M, K) and b is (K, 2 N), the columns gate | up";
 
 // The dtypes that go with `t`: for messages.
 std::string or_float32(DType t) { return t == DType::f32 ? "float32" : sentence(torch_name(t), " or float32"); }
@@ -119,6 +121,14 @@ void check_devices(const GemmArgs& args) {
   }
 }
 
+// What gemm takes and its forms do not. The ops' schemas have no such arguments; callers of _C.check_gemm may.
+void check_form(const GemmArgs& args) {
+  if (args.gated && args.c.present()) wrong("c: gemm_gated takes none; add it to the result, or pass a row as bias");
+  if (args.has_out && (args.gated || args.aux)) {
+    wrong("out: ", args.gated ? "gemm_gated" : "gemm_aux", " takes none; copy the result, or use gemm");
+  }
+}
+
 // int64 holds the bytes of such an operand, 8 bytes an element at most, and of each dimension alone.
 bool fits(int64_t batch, int64_t rows, int64_t cols) {
   int64_t x = 0;
@@ -126,26 +136,37 @@ bool fits(int64_t batch, int64_t rows, int64_t cols) {
          !__builtin_mul_overflow(x, std::max<int64_t>(cols, 1), &x) && !__builtin_mul_overflow(x, int64_t{8}, &x);
 }
 
-Shape check_shapes(const TensorDesc& a, const TensorDesc& b) {
+Shape check_shapes(const TensorDesc& a, const TensorDesc& b, bool gated) {
+  const char* const rule = gated ? kGatedShapeRule : kShapeRule;
   for (const Argument& x : {Argument{"a", a}, Argument{"b", b}}) {
-    if (x.tensor.ndim == 2 || x.tensor.ndim == 3) continue;
-    wrong(x.name, ": is ", x.tensor.ndim, "-D, shape ", shape_string(x.tensor), ", but ", kShapeRule,
-          x.tensor.ndim > 3 ? "; gemmx.gemm folds leading dimensions" : "; unsqueeze a vector to a matrix");
+    const bool may_be_batched = !gated || &x.tensor == &a;
+    if (x.tensor.ndim == 2 || (x.tensor.ndim == 3 && may_be_batched)) continue;
+    const char* const advice = x.tensor.ndim < 2 ? "; unsqueeze a vector to a matrix"
+                               : !may_be_batched ? "; call gemm_gated once for each matrix of b"
+                               : gated           ? "; gemmx.gemm_gated folds leading dimensions"
+                                                 : "; gemmx.gemm folds leading dimensions";
+    wrong(x.name, ": is ", x.tensor.ndim, "-D, shape ", shape_string(x.tensor), ", but ", rule, advice);
   }
   Shape s;
   s.m = a.sizes[a.ndim - 2];
   s.k = a.sizes[a.ndim - 1];
-  s.n = b.sizes[b.ndim - 1];
+  s.b_columns = b.sizes[b.ndim - 1];
+  s.n = gated ? s.b_columns / 2 : s.b_columns;
   s.has_batch = a.ndim == 3 || b.ndim == 3;
   if (s.has_batch) s.batch = a.ndim == 3 ? a.sizes[0] : b.sizes[0];
   if (const int64_t k = b.sizes[b.ndim - 2]; k != s.k) {
-    wrong("b: K is ", k, " but a has K = ", s.k, ": ", kShapeRule, "; for a weight stored (N, K) pass weight.t()");
+    wrong("b: K is ", k, " but a has K = ", s.k, ": ", rule, "; for a weight stored (", gated ? "2 N" : "N",
+          ", K) pass weight.t()");
+  }
+  if (gated && s.b_columns % 2 != 0) {
+    wrong("b: has ", s.b_columns, " columns, an odd number, but ", rule,
+          ", as many of gate as of up; concatenate both along the columns");
   }
   if (a.ndim == 3 && b.ndim == 3 && a.sizes[0] != b.sizes[0]) {
     wrong("b: batch is ", b.sizes[0], " but a has batch = ", a.sizes[0], ": ", kShapeRule,
           "; pass a 2-D operand to share it between batches");
   }
-  if (!fits(s.batch, s.m, s.k) || !fits(s.batch, s.k, s.n) || !fits(s.batch, s.m, s.n)) {
+  if (!fits(s.batch, s.m, s.k) || !fits(s.batch, s.k, s.b_columns) || !fits(s.batch, s.m, s.b_columns)) {
     wrong("a, b: batch = ", s.batch, ", M = ", s.m, ", N = ", s.n, ", K = ", s.k,
           " make an operand of more than 2^63 bytes; split the call");
   }
@@ -184,17 +205,18 @@ void check_scalars(const GemmArgs& args, CheckedGemm& checked) {
   if (!args.c.present()) checked.beta = 0.0f;
 }
 
-void check_activation(const GemmArgs& args, CheckedGemm& checked) {
-  Activation& activation = checked.problem.activation;
-  if (!args.activation.empty()) {
-    const auto parsed = parse_activation(args.activation);
+// None asks for no activation, and of a gated form for silu.
+void check_activation(std::string_view wanted, std::span<const double> values, bool gated, Activation& activation,
+                      float (&activation_args)[2]) {
+  activation = gated ? Activation::silu : Activation::none;
+  if (!wanted.empty()) {
+    const auto parsed = parse_activation(wanted);
     if (!parsed) {
-      wrong("activation: '", args.activation, "' is unknown; it is one of none, relu, gelu, gelu_tanh, silu, ",
+      wrong("activation: '", wanted, "' is unknown; it is one of none, relu, gelu, gelu_tanh, silu, ",
             "sigmoid, tanh, hardswish, leaky_relu, clamp");
     }
     activation = *parsed;
   }
-  const std::span<const double> values = args.activation_args;
   const bool leaky = activation == Activation::leaky_relu;
   const bool clamp = activation == Activation::clamp;
   if (clamp ? values.size() != 2 : values.size() > (leaky ? 1u : 0u)) {
@@ -205,9 +227,9 @@ void check_activation(const GemmArgs& args, CheckedGemm& checked) {
   if (clamp && !(values[0] <= values[1])) {
     wrong("activation_args: lo = ", values[0], " and hi = ", values[1], " but clamp needs lo <= hi and no NaN");
   }
-  if (leaky) checked.activation_args[0] = 0.01f;  // torch's default slope
+  if (leaky) activation_args[0] = 0.01f;  // torch's default slope
   for (size_t i = 0; i < values.size(); ++i) {
-    checked.activation_args[i] = to_float32(values[i], "activation_args");
+    activation_args[i] = to_float32(values[i], "activation_args");
   }
 }
 
@@ -243,7 +265,7 @@ void check_cuts_of_batch_invariant(const Problem& p) {
     wrong("schedule: is 'stream_k', which cuts K where the number of tiles says, but numerics 'batch_invariant' takes ",
           "cuts that do not depend on M; leave schedule None");
   }
-  const int64_t splits = splits_for(p.n, p.k, size_of(p.a.dtype));
+  const int64_t splits = splits_for(p.b_columns(), p.k, size_of(p.a.dtype));
   if (p.splits > 0 && p.splits != splits) {
     wrong("splits: is ", p.splits, " but numerics 'batch_invariant' cuts this K into ", splits,
           " for every M; leave splits 0");
@@ -391,12 +413,13 @@ void check_bias(const GemmArgs& args, const Shape& s, Problem& p) {
     wrong("bias: dtype is ", torch_name(bias.dtype), " but for an a of ", torch_name(args.a.dtype), " it takes ",
           or_float32(args.a.dtype), "; convert it with .to(dtype)");
   }
-  if (bias.ndim != 1 || bias.sizes[0] != s.n) {
-    wrong("bias: shape is ", shape_string(bias), " but it must be (N,) = (", s.n,
-          ",): one value a column of D; pass another shape as c");
+  if (bias.ndim != 1 || bias.sizes[0] != s.b_columns) {
+    wrong("bias: shape is ", shape_string(bias), " but it must be ", args.gated ? "(2 N,) = (" : "(N,) = (",
+          s.b_columns, ",): one value a column of ",
+          args.gated ? "b; concatenate gate's and up's" : "D; pass another shape as c");
   }
   p.bias_dtype = bias.dtype;
-  p.bias_stride = s.n <= 1 ? 1 : bias.strides[0];
+  p.bias_stride = s.b_columns <= 1 ? 1 : bias.strides[0];
   const uintptr_t data = bias.data;
   p.bias_align = data == 0 ? 16 : static_cast<uint8_t>(std::min<uintptr_t>(16, data & (~data + 1)));
 }
@@ -446,7 +469,7 @@ void set_layouts(const GemmArgs& args, const Shape& s, CheckedGemm& checked) {
   Problem& p = checked.problem;
   const bool reads_c = p.beta != ScalarClass::zero;
   View a = view_of(args.a, s.batch, s.m, s.k);
-  View b = view_of(args.b, s.batch, s.k, s.n);
+  View b = view_of(args.b, s.batch, s.k, s.b_columns);
   View c = reads_c ? view_of(args.c, s.batch, s.m, s.n) : packed_view(s.batch, s.m, s.n);
   View d = args.has_out ? view_of(args.out, s.batch, s.m, s.n) : packed_view(s.batch, s.m, s.n);
   const bool reads_ab = p.k != 0;
@@ -456,12 +479,17 @@ void set_layouts(const GemmArgs& args, const Shape& s, CheckedGemm& checked) {
     c.collapse();
     d.collapse();
   }
+  if (args.gated && d.batch > 1 && d.rows != 0 && d.cols != 0) {
+    unsupported("a: shape ", shape_string(args.a), " has strides (", args.a.strides[0], ", ", args.a.strides[1], ", ",
+                args.a.strides[2], "), so that batch and M are not one dimension, as gemm_gated needs them; pass ",
+                "a.contiguous()");
+  }
   p.batch = d.batch;
   p.m = d.rows;
   p.n = d.cols;
   if (p.m == 0 || p.n == 0 || p.batch == 0) {  // nothing is read or written: no stride decides anything
     a = packed_view(1, p.m, p.k);
-    b = packed_view(1, p.k, p.n);
+    b = packed_view(1, p.k, p.b_columns());
     c = d = packed_view(1, p.m, p.n);
   }
   p.a = reads_ab ? canonical(Operand::a, a, args.a.dtype, args.a.data) : unread(Operand::a, args.a.dtype);
@@ -482,15 +510,18 @@ std::string shape_string(const TensorDesc& t) {
 CheckedGemm check_gemm(const GemmArgs& args) {
   CheckedGemm checked;
   Problem& p = checked.problem;
+  p.gated = args.gated;
+  p.aux = args.aux;
   check_scaling(args);
+  check_form(args);
   check_dtypes(args);
   check_devices(args);
-  const Shape s = check_shapes(args.a, args.b);
+  const Shape s = check_shapes(args.a, args.b, args.gated);
   checked.d_dtype = check_out_dtype(args);
   checked.d_ndim = s.has_batch ? 3 : 2;
   checked.d_sizes = s.has_batch ? std::array{s.batch, s.m, s.n} : std::array{s.m, s.n, int64_t{0}};
   check_scalars(args, checked);
-  check_activation(args, checked);
+  check_activation(args.activation, args.activation_args, args.gated, p.activation, checked.activation_args);
   check_precision_and_numerics(args, p);
   check_requests(args, p);
   if (args.c.present()) check_c(args.c, checked.d_dtype, s);
@@ -514,6 +545,70 @@ CheckedGemm check_gemm(const GemmArgs& args) {
     check_overlap(args, same);
     p.accumulate_in_place = same && p.has_c();
   }
+  return checked;
+}
+
+CheckedBackward check_activation_backward(const BackwardArgs& args) {
+  const TensorDesc &grad = args.grad, &saved = args.saved;
+  const char* const saved_name = args.gated ? "z" : "saved";
+  if (!is_input_dtype(saved.dtype)) {
+    unsupported(saved_name, ": dtype is ", torch_name(saved.dtype),
+                " but the backward of an activation takes float32, float16 and bfloat16; convert grad and ",
+                saved_name);
+  }
+  if (grad.dtype != saved.dtype) {
+    wrong("grad: dtype is ", torch_name(grad.dtype), " but ", saved_name, "'s is ", torch_name(saved.dtype),
+          ": both must be the same; convert grad with .to(", saved_name, ".dtype)");
+  }
+  if (saved.device_type == DeviceType::other) {
+    unsupported(saved_name, ": is on ", device_string(saved),
+                "; the backward of an activation runs on cuda and on cpu");
+  }
+  const bool same_index = grad.device_index == saved.device_index || saved.device_type != DeviceType::cuda;
+  if (grad.device_type != saved.device_type || !same_index) {
+    wrong("grad: is on ", device_string(grad), " but ", saved_name, " is on ", device_string(saved),
+          ": both must be on one device; move grad with .to(", saved_name, ".device)");
+  }
+  if (saved.ndim != 2 && saved.ndim != 3) {
+    wrong(saved_name, ": is ", saved.ndim, "-D, shape ", shape_string(saved), ", but it is (M, ",
+          args.gated ? "2 N) or (batch, M, 2 N)" : "N) or (batch, M, N)", "; reshape it");
+  }
+  const int64_t columns = saved.sizes[saved.ndim - 1];
+  if (args.gated && columns % 2 != 0) {
+    wrong("z: has ", columns, " columns, an odd number, but it is (M, 2 N), the columns gate | up; pass what ",
+          "gemm_gated_aux returned");
+  }
+  CheckedBackward checked;
+  checked.gated = args.gated;
+  checked.n = args.gated ? columns / 2 : columns;
+  checked.m = saved.sizes[saved.ndim - 2];
+  checked.batch = saved.ndim == 3 ? saved.sizes[0] : 1;
+  std::array<int64_t, kMaxDims> wanted = saved.sizes;
+  wanted[saved.ndim - 1] = checked.n;
+  if (grad.ndim != saved.ndim || !std::equal(wanted.begin(), wanted.begin() + saved.ndim, grad.sizes.begin())) {
+    wrong("grad: shape is ", shape_string(grad), " but ", saved_name, "'s is ", shape_string(saved), ": grad has ",
+          args.gated ? "D's shape, with half as many columns" : "the same shape", "; expand or reshape it");
+  }
+  for (const Argument& x : {Argument{"grad", grad}, Argument{saved_name, saved}}) {
+    if (!fits(checked.batch, checked.m, columns) || byte_extent(x.tensor) < 0) {
+      wrong(x.name, ": its sizes ", shape_string(x.tensor), " and strides span more than 2^63 bytes; split the call");
+    }
+  }
+  check_activation(args.activation, args.activation_args, args.gated, checked.activation, checked.activation_args);
+  checked.dtype = saved.dtype;
+  checked.ndim = saved.ndim;
+  std::copy_n(saved.sizes.begin(), saved.ndim, checked.dz_sizes.begin());
+
+  View g = view_of(grad, checked.batch, checked.m, checked.n);
+  View z = view_of(saved, checked.batch, checked.m, columns);
+  if (!checked.empty() && g.collapses() && z.collapses()) {
+    g.collapse();
+    z.collapse();
+    checked.batch = 1;
+    checked.m = g.rows;
+  }
+  checked.grad = {reinterpret_cast<const void*>(grad.data), g.batch_stride, g.row_stride, g.col_stride};
+  checked.saved = {reinterpret_cast<const void*>(saved.data), z.batch_stride, z.row_stride, z.col_stride};
   return checked;
 }
 

@@ -30,11 +30,14 @@ struct TensorDesc {
   bool present() const { return dtype != DType::none; }
 };
 
-// The arguments of gemm and gemm_out in the order of the schema. An empty string is None.
+// The arguments of gemm, gemm_out, gemm_gated and their forms with aux, in the order of the schemas. An empty string is
+// None.
 struct GemmArgs {
   TensorDesc a, b, c, bias, scale_a, scale_b, scale_d;
   TensorDesc out;  // gemm_out only
   bool has_out = false;
+  bool gated = false;  // gemm_gated
+  bool aux = false;    // gemm_aux, gemm_gated_aux
   double alpha = 1.0;
   double beta = 1.0;
   std::string_view activation;
@@ -57,10 +60,42 @@ struct CheckedGemm {
   float alpha = 1.0f;
   float beta = 0.0f;
   float activation_args[2] = {0.0f, 0.0f};
+  // The shape of Z is D's with this many columns.
+  int64_t z_columns() const { return problem.b_columns(); }
   bool empty() const { return problem.m == 0 || problem.n == 0 || problem.batch == 0; }
 };
 
 GEMMX_API CheckedGemm check_gemm(const GemmArgs& args);
+
+// The arguments of activation_backward, or with `gated` of gated_backward, whose saved tensor is Z (M, 2 N).
+struct BackwardArgs {
+  TensorDesc grad, saved;
+  bool gated = false;
+  std::string_view activation;
+  std::span<const double> activation_args;
+};
+
+// A (batch, rows, columns) tensor that a backward op reads; strides in elements.
+struct RowsDesc {
+  const void* data = nullptr;
+  int64_t batch_stride = 0, row_stride = 0, col_stride = 1;
+};
+
+// The checked call of a backward op. dZ is packed, (M, N) or (batch, M, N), gated with 2 n columns.
+struct CheckedBackward {
+  int64_t batch = 1, m = 0, n = 0;  // n counts grad's columns; the batch is folded into m where the strides allow it
+  RowsDesc grad, saved;
+  DType dtype = DType::none;  // of grad, saved and dZ
+  Activation activation = Activation::none;
+  float activation_args[2] = {0.0f, 0.0f};
+  bool gated = false;
+  int ndim = 2;
+  std::array<int64_t, 3> dz_sizes{};
+  int64_t columns() const { return gated ? 2 * n : n; }
+  bool empty() const { return batch == 0 || m == 0 || n == 0; }
+};
+
+GEMMX_API CheckedBackward check_activation_backward(const BackwardArgs& args);
 
 // "(3, 4)" — for messages.
 GEMMX_API std::string shape_string(const TensorDesc& t);

@@ -22,7 +22,7 @@ std::string check_batch_invariant(const KernelSpec& s, const Problem& p, const D
     return "cuts K under stream_k where the number of tiles says, which depends on M: not with batch_invariant";
   }
   // An open request leaves the splits to the selector, whose plan comes here once more (check_plan).
-  const int64_t splits = splits_for(p.n, p.k, size_of(p.a.dtype));
+  const int64_t splits = splits_for(p.b_columns(), p.k, size_of(p.a.dtype));
   const bool open = p.splits == 0 && p.schedule != Schedule::data_parallel;
   if (!open && (p.splits > 0 ? p.splits : 1) != splits) {
     return "cuts K into " + std::to_string(splits) + " with batch_invariant, whatever M is, and not into " +

@@ -85,7 +85,7 @@ std::string check_fields(const Plan& plan, const Problem& problem) {
 int32_t default_splits(const Problem& p) {
   if (p.splits > 0) return p.splits;
   if (p.numerics != Numerics::batch_invariant || p.k == 0) return 1;
-  return static_cast<int32_t>(splits_for(p.n, p.k, size_of(p.a.dtype)));
+  return static_cast<int32_t>(splits_for(p.b_columns(), p.k, size_of(p.a.dtype)));
 }
 
 // Whether the cuts of K, and fp32 partials of D for each, can be counted in 63 bits.
@@ -93,7 +93,7 @@ bool cuts_are_countable(const Plan& plan, const Problem& p) {
   int64_t x = 0;
   return !__builtin_mul_overflow(max_splits(p.k, size_of(p.a.dtype)), int64_t{plan.splits}, &x) &&
          !__builtin_mul_overflow(int64_t{plan.splits}, p.batch, &x) && !__builtin_mul_overflow(x, p.m, &x) &&
-         !__builtin_mul_overflow(x, p.n, &x) && !__builtin_mul_overflow(x, int64_t{sizeof(float)}, &x);
+         !__builtin_mul_overflow(x, p.b_columns(), &x) && !__builtin_mul_overflow(x, int64_t{sizeof(float)}, &x);
 }
 
 std::shared_ptr<const ReadyPlan> make_ready(const Plan& plan, const Problem& problem, const Device& device) {

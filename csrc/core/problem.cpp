@@ -103,7 +103,7 @@ std::string to_string(const Problem& p) {
   (text += " -> ") += name(p.d.dtype);
   if (p.d.major != Major::n) (text += p.d.major == Major::m ? " column-major" : " strided");
   append_layout(text, "a", p.a, packed_ld(p.a, p.m, p.k));
-  append_layout(text, "b", p.b, packed_ld(p.b, p.k, p.n));
+  append_layout(text, "b", p.b, packed_ld(p.b, p.k, p.b_columns()));
   append_layout(text, "d", p.d, packed_ld(p.d, p.m, p.n));
   if (p.alpha != ScalarClass::one) text += p.alpha == ScalarClass::zero ? ", alpha=0" : ", alpha";
   if (p.has_c()) {
@@ -118,7 +118,9 @@ std::string to_string(const Problem& p) {
     if (p.bias_stride != 1) append_number(text, " stride ", p.bias_stride);
     if (p.bias_align != 16) append_number(text, " align ", p.bias_align);
   }
-  if (p.activation != Activation::none) (text += ", ") += name(p.activation);
+  if (p.gated) text += ", gated";
+  if (p.gated || p.activation != Activation::none) (text += p.gated ? " " : ", ") += name(p.activation);
+  if (p.aux) text += ", aux";
   append_requests(text, p);
   return text;
 }

@@ -6,17 +6,36 @@
 // alias as the result does not pass torch.compile on torch 2.11.
 #include "torch/gemm.h"
 
+// Arguments that several schemas share.
+#define GEMMX_GEMM_TENSORS                                                                              \
+  "Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None, " \
+  "Tensor? scale_d=None, *, float alpha=1.0, float beta=1.0, "
+#define GEMMX_GATED_TENSORS \
+  "Tensor a, Tensor b, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None, *, float alpha=1.0, "
+#define GEMMX_ACTIVATION "str? activation=None, float[]? activation_args=None, "
+#define GEMMX_REQUESTS \
+  "str? precision=None, str? numerics=None, str? schedule=None, int splits=0, str? kernel_name=None"
+#define GEMMX_GEMM_ARGUMENTS "(" GEMMX_GEMM_TENSORS GEMMX_ACTIVATION "ScalarType? out_dtype=None, " GEMMX_REQUESTS ")"
+#define GEMMX_GATED_ARGUMENTS "(" GEMMX_GATED_TENSORS GEMMX_ACTIVATION "ScalarType? out_dtype=None, " GEMMX_REQUESTS ")"
+
 STABLE_TORCH_LIBRARY(GEMMX_NAMESPACE, m) {
+  m.def("gemm" GEMMX_GEMM_ARGUMENTS " -> Tensor");
+  m.def("gemm_out(" GEMMX_GEMM_TENSORS GEMMX_ACTIVATION GEMMX_REQUESTS ", Tensor(a!) out) -> ()");
+  m.def("gemm_aux" GEMMX_GEMM_ARGUMENTS " -> (Tensor d, Tensor z)");
+  m.def("gemm_gated" GEMMX_GATED_ARGUMENTS " -> Tensor");
+  m.def("gemm_gated_aux" GEMMX_GATED_ARGUMENTS " -> (Tensor d, Tensor z)");
   m.def(
-      "gemm(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None, "
-      "Tensor? scale_d=None, *, float alpha=1.0, float beta=1.0, str? activation=None, "
-      "float[]? activation_args=None, ScalarType? out_dtype=None, str? precision=None, str? numerics=None, "
-      "str? schedule=None, int splits=0, str? kernel_name=None) -> Tensor");
+      "activation_backward(Tensor grad, Tensor saved, *, str activation, float[]? activation_args=None, "
+      "bool bias_grad=False) -> (Tensor dz, Tensor dbias)");
   m.def(
-      "gemm_out(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None, "
-      "Tensor? scale_d=None, *, float alpha=1.0, float beta=1.0, str? activation=None, "
-      "float[]? activation_args=None, str? precision=None, str? numerics=None, str? schedule=None, int splits=0, "
-      "str? kernel_name=None, Tensor(a!) out) -> ()");
+      "gated_backward(Tensor grad, Tensor z, *, str activation, float[]? activation_args=None, bool bias_grad=False) "
+      "-> (Tensor dz, Tensor dbias)");
+
+  // Where the kernels of key AutogradCUDA send a call: to be computed, or to be recorded by autograd (ops.py).
+  m.def("_gemm" GEMMX_GEMM_ARGUMENTS " -> Tensor");
+  m.def("_gemm_recorded" GEMMX_GEMM_ARGUMENTS " -> Tensor");
+  m.def("_gemm_gated" GEMMX_GATED_ARGUMENTS " -> Tensor");
+  m.def("_gemm_gated_recorded" GEMMX_GATED_ARGUMENTS " -> Tensor");
   // Whether autograd would want a gradient through these tensors: the stable ABI can't tell, python/gemmx/ops.py can.
   m.def("_wants_gradient(Tensor a, Tensor b, Tensor? c, Tensor? bias) -> bool");
 }

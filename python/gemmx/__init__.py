@@ -10,13 +10,13 @@ from gemmx import _library as _library  # first: loads what the rest needs
 from gemmx._C import version as _version
 from gemmx._strict import strict
 from gemmx.compile_pass import compile_pass
-from gemmx.ops import gemm
+from gemmx.ops import gemm, gemm_aux, gemm_gated
 from gemmx.roofline import roofline
 from gemmx.select.explain import explain
 from gemmx.select.selector import install as _install_selector
 from gemmx.select.tables import load_table
 
 __version__ = _version()
-__all__ = ["__version__", "compile_pass", "explain", "gemm", "load_table", "roofline", "strict"]
+__all__ = ["__version__", "compile_pass", "explain", "gemm", "gemm_aux", "gemm_gated", "load_table", "roofline", "strict"]
 
 _install_selector()

@@ -58,6 +58,16 @@ def fold_leading(a: Tensor, b: Tensor, c: Tensor | None, out: Tensor | None) -> 
     return Folded(a, c, out, d_shape)
 
 
+def fold_rows(a: Tensor) -> Tensor:
+    """(rows, K) of a (..., M, K): a view where its strides let it be, else a copy."""
+    if strict_is_on() and not _collapses(a, 0, a.dim() - 1):
+        raise RuntimeError(
+            "strict: a's strides keep its leading dimensions from folding into its rows, so that it would be copied; "
+            "make it contiguous"
+        )
+    return a.flatten(0, -2)
+
+
 def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
     """Whether the shape broadcasts to another without enlarging it."""
     if len(shape) > len(to):

@@ -1,6 +1,7 @@
-"""gemm in plain torch: what every kernel computes, and how far from it a kernel may be.
+"""gemm and its forms in plain torch: what every kernel computes, and how far from it a kernel may be.
 
     Z = alpha * (A @ B) + beta * C + bias        D = act(Z), rounded once
+    gated: B and bias have 2 N columns, gate | up        D = act(Z gate) * Z up, rounded once
 
 The order of operations, what is left out and the bound are the contract of docs/design.md. alpha, beta and the
 activation's arguments act as float32 numbers everywhere, so they are rounded to float32 first; all else is computed
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -42,8 +43,40 @@ def gemm(
     compute_dtype: torch.dtype = torch.float64,
 ) -> Tensor:
     """D, contiguous, in out_dtype (default: a's dtype; compute_dtype itself leaves the last rounding out)."""
-    z = _add_c_and_bias(_product(a, b, alpha, compute_dtype), c, bias, beta)
+    z = pre_activation(a, b, c, bias, alpha=alpha, beta=beta, compute_dtype=compute_dtype)
     return round_to(activate(z, activation, activation_args), out_dtype or a.dtype)
+
+
+def gemm_gated(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    activation: str | None = None,
+    activation_args: Sequence[float] | None = None,
+    out_dtype: torch.dtype | None = None,
+    compute_dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """As gemm, of the gated form. The activation None is silu."""
+    z = pre_activation(a, b, bias=bias, alpha=alpha, compute_dtype=compute_dtype)
+    return round_to(gate(z, activation, activation_args), out_dtype or a.dtype)
+
+
+def pre_activation(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    batch_invariant: bool = False,
+    compute_dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """Z, in compute_dtype; rounded to D's dtype it is what gemm_aux returns. batch_invariant: see the function."""
+    product = _product_in_order if batch_invariant else _product
+    return _add_c_and_bias(product(a, b, alpha, compute_dtype), c, bias, beta)
 
 
 def gemm_batch_invariant(
@@ -66,17 +99,21 @@ def gemm_batch_invariant(
     matter whether they are fused into the addition), and activations are applied row by row. It takes a pass over D for
     each k: for tests, not for speed.
     """
-    alpha = _float32(alpha)
-    z = torch.zeros(*(a.shape[:-2] or b.shape[:-2]), a.shape[-2], b.shape[-1], dtype=torch.float64, device=a.device)
-    if alpha != 0 and a.shape[-1] > 0:
-        a, b = a.mT.to(torch.float64).contiguous(), b.to(torch.float64).contiguous()  # both K first
-        for k in range(a.shape[-2]):
-            z.addcmul_(a[..., k, :, None], b[..., k, None, :])
-        z *= alpha
-    z = _add_c_and_bias(z, c, bias, beta)
-    for row in z.view(-1, z.shape[-1]) if z.numel() else ():
-        row.copy_(activate(row.clone(), activation, activation_args))
-    return round_to(z, out_dtype or a.dtype)
+    z = pre_activation(a, b, c, bias, alpha=alpha, beta=beta, batch_invariant=True)
+    return round_to(by_rows(activate, z, activation, activation_args), out_dtype or a.dtype)
+
+
+def by_rows(
+    function: Callable[[Tensor, str | None, Sequence[float] | None], Tensor],
+    z: Tensor,
+    activation: str | None = None,
+    args: Sequence[float] | None = None,
+) -> Tensor:
+    """The function, activate or gate, of one row at a time, so that a row's bits do not depend on its place."""
+    rows = [function(row.clone(), activation, args) for row in z.flatten(0, -2)] if z.numel() else []
+    if not rows:
+        return function(z, activation, args)
+    return torch.stack(rows).view(*z.shape[:-1], -1)
 
 
 def error_bound(
@@ -172,6 +209,84 @@ def activate(  # noqa: PLR0911, one line an activation
     raise ValueError(f"activation: {activation!r} is unknown")
 
 
+def gate(z: Tensor, activation: str | None = None, args: Sequence[float] | None = None) -> Tensor:
+    """act(gate) * up of z's columns gate | up. The activation None is silu."""
+    z_gate, z_up = z.chunk(2, -1)
+    return activate(z_gate, activation or "silu", args) * z_up
+
+
+# Activations whose derivative their own value tells, so that D is saved for it and no Z.
+SAVE_D = ("relu", "leaky_relu", "sigmoid", "tanh")
+
+
+def derivative(  # noqa: PLR0911, one line an activation
+    x: Tensor, activation: str | None = None, args: Sequence[float] | None = None, *, of_d: bool = False
+) -> Tensor:
+    """act'(Z) of x = Z, or with of_d, for an activation in SAVE_D, of x = act(Z). Differentiable in x.
+
+    Where act has a corner it is what torch takes: relu'(0) = 0, leaky_relu'(0) = slope, hardswish'(-3) = 0 and
+    hardswish'(3) = 1, clamp' = 1 at lo and hi.
+    """
+    values = [_float32(v) for v in args or ()]
+    one = torch.ones_like(x)
+    match activation:
+        case None | "none":
+            return one
+        case "relu":
+            return torch.where(x <= 0, 0.0, one)
+        case "gelu":  # Phi(z) + z phi(z)
+            return 0.5 * torch.erfc(-math.sqrt(0.5) * x) + x * torch.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+        case "gelu_tanh":  # z s(2u): s + z s (1 - s) 2u'
+            scale = 2 * math.sqrt(2 / math.pi)
+            s = torch.sigmoid(scale * (x + 0.044715 * x**3))
+            return s + x * s * (1 - s) * scale * (1 + 3 * 0.044715 * x * x)
+        case "silu":
+            s = torch.sigmoid(x)
+            return s * (1 + x * (1 - s))
+        case "sigmoid":
+            s = x if of_d else torch.sigmoid(x)
+            return s * (1 - s)
+        case "tanh":
+            t = x if of_d else torch.tanh(x)
+            return 1 - t * t
+        case "hardswish":
+            return torch.where(x <= -3, 0.0, torch.where(x >= 3, one, x / 3 + 0.5))
+        case "leaky_relu":
+            return torch.where(x > 0, one, values[0] if values else _float32(DEFAULT_SLOPE))
+        case "clamp":
+            return torch.where((x >= values[0]) & (x <= values[1]), one, 0.0)
+    raise ValueError(f"activation: {activation!r} is unknown")
+
+
+def activation_backward(
+    grad: Tensor,
+    saved: Tensor,
+    *,
+    activation: str | None = None,
+    activation_args: Sequence[float] | None = None,
+    compute_dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """DZ = grad * act'(Z), in compute_dtype. saved is D for the activations in SAVE_D, else Z."""
+    x = saved.to(compute_dtype)
+    return grad.to(compute_dtype) * derivative(x, activation, activation_args, of_d=activation in SAVE_D)
+
+
+def gated_backward(
+    grad: Tensor,
+    z: Tensor,
+    *,
+    activation: str | None = None,
+    activation_args: Sequence[float] | None = None,
+    compute_dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """DZ = grad * up * act'(gate) | grad * act(gate), in compute_dtype. The activation None is silu."""
+    activation = activation or "silu"
+    z_gate, z_up = z.to(compute_dtype).chunk(2, -1)
+    grad = grad.to(compute_dtype)
+    d_gate = grad * z_up * derivative(z_gate, activation, activation_args)
+    return torch.cat((d_gate, grad * activate(z_gate, activation, activation_args)), -1)
+
+
 def round_to(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Rounds x to dtype once, to nearest even.
 
@@ -198,6 +313,18 @@ def _product(a: Tensor, b: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
         batch = a.shape[:-2] or b.shape[:-2]
         return torch.zeros(*batch, a.shape[-2], b.shape[-1], dtype=dtype, device=a.device)
     return torch.matmul(a.to(dtype), b.to(dtype)).mul_(alpha)
+
+
+def _product_in_order(a: Tensor, b: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
+    """As _product, each element summed in ascending order of K."""
+    alpha = _float32(alpha)
+    z = torch.zeros(*(a.shape[:-2] or b.shape[:-2]), a.shape[-2], b.shape[-1], dtype=dtype, device=a.device)
+    if alpha == 0 or a.shape[-1] == 0:
+        return z
+    a, b = a.mT.to(dtype).contiguous(), b.to(dtype).contiguous()  # both K first
+    for k in range(a.shape[-2]):
+        z.addcmul_(a[..., k, :, None], b[..., k, None, :])
+    return z.mul_(alpha)
 
 
 def _add_c_and_bias(z: Tensor, c: Tensor | None, bias: Tensor | None, beta: float) -> Tensor:

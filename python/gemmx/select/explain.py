@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from gemmx import _C
+from gemmx._checks import describe
 from gemmx._dtypes import dtype_name
 from gemmx._fold import fold_leading
-from gemmx.ops import _precision_of_torch, describe
+from gemmx.ops import _precision_of_torch
 from gemmx.roofline import Roofline, roofline
 from gemmx.select.model import shape_of
 from gemmx.select.profiles import profile
@@ -345,11 +346,11 @@ class _Explain:
             precision = _precision_of_torch(a)
         if a.dim() > 3:
             a, c, out, _ = fold_leading(a, b, c, out)
-        optional = {"c": c, "bias": bias, "scale_a": scale_a, "scale_b": scale_b, "scale_d": scale_d, "out": out}
         checked = _C.check_gemm(
             describe(a),
             describe(b),
-            **{name: describe(t) for name, t in optional.items() if t is not None},
+            *(None if t is None else describe(t) for t in (c, bias, scale_a, scale_b, scale_d)),
+            out=None if out is None else describe(out),
             alpha=alpha,
             beta=beta,
             activation=activation,

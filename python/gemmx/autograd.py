@@ -1,0 +1,343 @@
+"""The gradients of gemm and gemm_gated, and the ops' kernels at the Autograd keys.
+
+With Z = alpha A B + beta C + bias and D = act(Z), or gated D = act(Z gate) Z up:
+
+    dZ = dD act'(Z)         gated_backward, activation_backward, which add up the bias gradient on the way
+    dA = alpha dZ B^T       dB = alpha A^T dZ       dC = beta dZ, summed where C was broadcast
+
+A recorded call saves what these need and no more: a only for dB, b only for dA, and Z, which gemm_aux writes beside D
+in one launch. relu, leaky_relu, sigmoid and tanh save D, which the caller keeps anyway, in its place; no activation
+saves neither. The products are gemm's of transposed views; dB comes out in b's layout, so that the gradient of a
+weight that is stored (N, K) and passed as weight.t() is contiguous as the weight is.
+
+In a backward that is itself recorded (create_graph=True) dZ is plain torch instead of one op, and the rest is recorded
+as it is, so that second and further derivatives are right. Z is an output of the recorded node for their sake.
+
+On CUDA the kernels at the Autograd keys of gemm and gemm_gated are C++ (csrc/torch/gemm.cpp), since a Python kernel
+costs 4 to 5 us a call under no_grad. They call the ops _gemm and _gemm_gated, which autograd lets through, where
+nothing is to be recorded, and _gemm_recorded and _gemm_gated_recorded, which are here, where _wants_gradient says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey, DispatchKeySet
+from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
+    enable_single_level_autograd_function,
+)
+from torch.autograd import forward_ad
+
+from gemmx import reference
+from gemmx._checks import holds
+from gemmx._dispatch import OPS, library, register, skip_when_traced
+
+_grad_is_on = torch.is_grad_enabled
+_in_functorch = torch._C._functorch.peek_interpreter_stack  # None outside torch.func's transforms
+
+_gemm = OPS.gemm.default
+_gemm_aux = OPS.gemm_aux.default
+_gemm_out = OPS.gemm_out.default
+_gemm_gated = OPS.gemm_gated.default
+_gemm_gated_aux = OPS.gemm_gated_aux.default
+_activation_backward = OPS.activation_backward.default
+_gated_backward = OPS.gated_backward.default
+
+# The Autocast keys: a backward casts nothing, since what it reads has the forward's dtypes.
+_AUTOCAST = DispatchKeySet(DispatchKey.AutocastCPU) | DispatchKeySet(DispatchKey.AutocastCUDA)
+
+
+class _Call(NamedTuple):
+    """What the backward of a recorded call knows beside its saved tensors."""
+
+    gated: bool
+    activation: str
+    activation_args: Sequence[float] | None
+    alpha: float
+    beta: float
+    precision: str | None
+    numerics: str | None
+    a_dtype: torch.dtype
+    a_dim: int
+    b_dim: int
+    a_by_columns: bool  # the dimension of stride 1 is M
+    b_by_columns: bool
+    c: tuple[Sequence[Any], torch.dtype] | None
+    bias_dtype: torch.dtype | None
+
+
+def _by_columns(x: Tensor) -> bool:
+    return holds(x.stride(-2) == 1) and not holds(x.stride(-1) == 1)
+
+
+def _saves(call: _Call) -> str:
+    """What tells act': "z", "d" or nothing."""
+    if call.gated:
+        return "z"
+    if call.activation == "none":
+        return ""
+    if call.activation == "leaky_relu" and call.activation_args and not call.activation_args[0] > 0:
+        return "z"
+    return "d" if call.activation in reference.SAVE_D else "z"
+
+
+class _Recorded(torch.autograd.Function):
+    """One recorded call. Returns (D,), or (D, Z) where Z is saved."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        ctx: Any,
+        gated: bool,
+        options: dict[str, Any],
+        scales: tuple[Tensor | None, ...],
+        a: Tensor,
+        b: Tensor,
+        c: Tensor | None,
+        bias: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        call = ctx.call = _Call(
+            gated=gated,
+            activation=options.get("activation") or ("silu" if gated else "none"),
+            activation_args=options.get("activation_args"),
+            alpha=options.get("alpha", 1.0),
+            beta=options.get("beta", 1.0),
+            precision=options.get("precision"),
+            numerics=options.get("numerics"),
+            a_dtype=a.dtype,
+            a_dim=a.dim(),
+            b_dim=b.dim(),
+            a_by_columns=_by_columns(a),
+            b_by_columns=_by_columns(b),
+            c=None if c is None else (c.shape, c.dtype),
+            bias_dtype=None if bias is None else bias.dtype,
+        )
+        tensors = (a, b, bias, *scales) if gated else (a, b, c, bias, *scales)
+        saves = _saves(call)
+        with torch._C._AutoDispatchBelowAutograd():
+            if saves == "z":
+                result = (_gemm_gated_aux if gated else _gemm_aux)(*tensors, **options)
+            else:
+                result = ((_gemm_gated if gated else _gemm)(*tensors, **options),)
+        needs_a, needs_b = ctx.needs_input_grad[3:5]
+        of_activation = {"": None, "d": result[0], "z": result[-1]}[saves]
+        ctx.save_for_backward(a if needs_b else None, b if needs_a else None, of_activation)
+        return tuple(result)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_z: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[3:]
+        if grad is None and grad_z is None:
+            return (None,) * 7
+        call: _Call = ctx.call
+        a, b, saved = ctx.saved_tensors
+        recorded = _grad_is_on()
+        below: AbstractContextManager[Any] = nullcontext() if recorded else torch._C._AutoDispatchBelowAutograd()
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST), below:
+            if recorded or grad is None or grad_z is not None:
+                dz, dbias = _plain_dz(call, grad, grad_z, saved, wanted[3])
+            else:
+                dz, dbias = _dz(call, grad, saved, wanted[3])
+            dc = _gradient_of_c(call, dz) if wanted[2] else None
+            if wanted[0] or wanted[1]:
+                dz = dz.to(call.a_dtype)
+            da = _gradient_of_a(call, dz, b) if wanted[0] else None
+            db = _gradient_of_b(call, dz, a) if wanted[1] else None
+        return None, None, None, da, db, dc, dbias
+
+
+skip_when_traced(_Recorded.forward)
+skip_when_traced(_Recorded.backward)
+
+
+def _dz(call: _Call, grad: Tensor, saved: Tensor | None, bias_grad: bool) -> tuple[Tensor, Tensor | None]:
+    """DZ and the bias gradient, by one op where there is an activation."""
+    if saved is None:
+        return grad, _sum_of_rows(call, grad) if bias_grad else None
+    backward = _gated_backward if call.gated else _activation_backward
+    dz, dbias = backward(
+        grad, saved, activation=call.activation, activation_args=call.activation_args, bias_grad=bias_grad
+    )
+    return dz, dbias.to(call.bias_dtype) if bias_grad else None
+
+
+def _plain_dz(
+    call: _Call, grad: Tensor | None, grad_z: Tensor | None, saved: Tensor | None, bias_grad: bool
+) -> tuple[Tensor, Tensor | None]:
+    """As _dz, differentiable, and with what a second derivative adds to dZ."""
+    dz = grad
+    if grad is not None and saved is not None:
+        compute = reference.gated_backward if call.gated else reference.activation_backward
+        dz = compute(
+            grad,
+            saved,
+            activation=call.activation,
+            activation_args=call.activation_args,
+            compute_dtype=torch.float32,
+        )
+    if grad_z is not None:
+        dz = grad_z if dz is None else dz + grad_z
+    assert dz is not None
+    dbias = _sum_of_rows(call, dz) if bias_grad else None
+    return dz if saved is None else dz.to(saved.dtype), dbias
+
+
+def _sum_of_rows(call: _Call, dz: Tensor) -> Tensor:
+    assert call.bias_dtype is not None
+    return dz.sum(tuple(range(dz.dim() - 1)), dtype=torch.float32).to(call.bias_dtype)
+
+
+def _gradient_of_a(call: _Call, dz: Tensor, b: Tensor) -> Tensor:
+    """DA = alpha dZ B^T, in a's layout. batch_invariant is passed on: a row of dA depends on one row of dZ."""
+    options = {"alpha": call.alpha, "precision": call.precision, "numerics": call.numerics}
+    da: Tensor
+    if call.a_dim < dz.dim():  # a served all batches
+        da = _gemm(dz, b.mT, out_dtype=torch.float32, **options)
+        return da.sum(0).to(call.a_dtype)
+    if call.a_by_columns:
+        da = _gemm(b, dz.mT, **(options | {"numerics": None}))
+        return da.mT
+    da = _gemm(dz, b.mT, **options)
+    return da
+
+
+def _gradient_of_b(call: _Call, dz: Tensor, a: Tensor) -> Tensor:
+    """DB = alpha A^T dZ, in b's layout. Batches that share b are rows of one product."""
+    options = {"alpha": call.alpha, "precision": call.precision}
+    if call.b_dim < dz.dim():
+        a, dz = a.flatten(0, 1), dz.flatten(0, 1)
+    db: Tensor
+    if call.b_by_columns:
+        db = _gemm(dz.mT, a, **options)
+        return db.mT
+    db = _gemm(a.mT, dz, **options)
+    return db
+
+
+def _gradient_of_c(call: _Call, dz: Tensor) -> Tensor:
+    """DC = beta dZ, summed in float32 over the dimensions along which c was broadcast."""
+    assert call.c is not None
+    shape, dtype = call.c
+    if call.beta == 0:  # c was not read
+        return dz.new_zeros(shape, dtype=dtype)
+    lead = dz.dim() - len(shape)
+    broadcast = list(range(lead))
+    broadcast += [lead + i for i, n in enumerate(shape) if holds(n == 1) and not holds(dz.shape[lead + i] == 1)]
+    if broadcast:
+        dz = dz.sum(broadcast, keepdim=True, dtype=torch.float32)
+        dz = dz.squeeze(tuple(range(lead))) if lead else dz
+    return (dz if call.beta == 1 else dz * call.beta).to(dtype)
+
+
+# ---- the Autograd keys --------------------------------------------------------------------------------------------
+
+# redispatch_boxed with the remaining keys takes 5 us, one more
+# microsecond with an _AutoDispatchBelowAutograd guard around it, which nothing below needs (torch 2.14, x86 core).
+_below_autograd = torch._C._after_autograd_keyset
+_below_inplace = torch._C._after_ADInplaceOrView_keyset
+
+
+def _wants_gradient(*tensors: Tensor | None) -> bool:
+    """Whether autograd may record a call on these tensors; grad mode is on.
+
+    Inside torch.func's transforms always: an outer level may record what this one does not, and the op that is called
+    below must be one that it records.
+    """
+    forward = forward_ad._current_level >= 0
+    return _in_functorch() is not None or any(
+        x.requires_grad or (forward and forward_ad.unpack_dual(x).tangent is not None)  # type: ignore[no-untyped-call]
+        for x in tensors
+        if x is not None
+    )
+
+
+def _require_grad(tensors: Iterable[Any]) -> bool:
+    return any(isinstance(x, Tensor) and x.requires_grad for x in tensors)
+
+
+def _refuse_tangents(op: str, tensors: Iterable[Any]) -> None:
+    if forward_ad._current_level < 0:
+        return
+    for x in tensors:
+        if isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
+            raise RuntimeError(
+                f"gemmx.{op} has no forward-mode gradient and an argument of shape {tuple(x.shape)} has a tangent; "
+                f"pass its primal"
+            )
+
+
+def _record(gated: bool, args: Sequence[Any], options: dict[str, Any]) -> Tensor:
+    count = 5 if gated else 7
+    tensors = (*args, *(None,) * (count - len(args)))
+    a, b, c, bias = (*tensors[:2], None, tensors[2]) if gated else tensors[:4]
+    scales = tensors[3:] if gated else tensors[4:]
+    single = nullcontext() if _in_functorch() is None else enable_single_level_autograd_function()
+    with single:  # below torch.autograd.Function.apply, which asks functorch once more where to go
+        apply = super(torch.autograd.Function, _Recorded).apply
+        d: Tensor = apply(gated, options, scales, a, b, c, bias)[0]
+    return d
+
+
+def _gemm_autograd(keys: DispatchKeySet, *args: Any, **options: Any) -> Tensor:
+    _refuse_tangents("gemm", args)
+    if _grad_is_on() and _require_grad(args):
+        return _record(False, args, options)
+    d: Tensor = _gemm._handle.redispatch_boxed(keys & _below_autograd, *args, **options)
+    return d
+
+
+def _gemm_gated_autograd(keys: DispatchKeySet, *args: Any, **options: Any) -> Tensor:
+    _refuse_tangents("gemm_gated", args)
+    if _grad_is_on() and _require_grad(args):
+        return _record(True, args, options)
+    d: Tensor = _gemm_gated._handle.redispatch_boxed(keys & _below_autograd, *args, **options)
+    return d
+
+
+def _refuse(op: str, advice: str, tensors: Sequence[Any]) -> None:
+    _refuse_tangents(op, tensors)
+    if _grad_is_on() and _require_grad(tensors):
+        raise RuntimeError(
+            f"gemmx.{op} has no gradient and an argument requires grad; {advice}call it under torch.no_grad() or "
+            f"torch.inference_mode(), or pass .detach()"
+        )
+
+
+def _gemm_out_autograd(keys: DispatchKeySet, *args: Any, **options: Any) -> None:
+    _refuse("gemm with out", "leave out None, or ", (*args, options["out"]))
+    _gemm_out_inplace(keys, *args, **options)
+
+
+def _gemm_out_inplace(keys: DispatchKeySet, *args: Any, **options: Any) -> None:
+    """Counts out's version up, so that autograd notices when it needed the old values."""
+    torch.autograd.graph.increment_version(options["out"])
+    _gemm_out._handle.redispatch_boxed(keys & _below_inplace, *args, **options)
+
+
+def _refusing(op: str, advice: str) -> Any:
+    redispatch = getattr(OPS, op).default._handle.redispatch_boxed
+
+    def kernel(keys: DispatchKeySet, *args: Any, **options: Any) -> Any:
+        _refuse(op, advice, args)
+        return redispatch(keys & _below_autograd, *args, **options)
+
+    return kernel
+
+
+register("gemm", _gemm_autograd, "Autograd", with_keys=True)
+register("_gemm_recorded", _gemm_autograd, "Autograd", with_keys=True)
+register("gemm_gated", _gemm_gated_autograd, "Autograd", with_keys=True)
+register("_gemm_gated_recorded", _gemm_gated_autograd, "Autograd", with_keys=True)
+register("_wants_gradient", _wants_gradient, "CompositeExplicitAutograd")
+register("gemm_out", _gemm_out_autograd, "Autograd", with_keys=True)
+register("gemm_out", _gemm_out_inplace, "ADInplaceOrView", with_keys=True)
+register("gemm_aux", _refusing("gemm_aux", "call gemmx.gemm, which has one, or "), "Autograd", with_keys=True)
+register("gemm_gated_aux", _refusing("gemm_gated_aux", "call gemmx.gemm_gated, which has one, or "), "Autograd", True)
+for _op in ("activation_backward", "gated_backward"):
+    register(_op, _refusing(_op, ""), "Autograd", with_keys=True)
+for _op in ("_gemm", "_gemm_gated"):
+    library.impl(_op, torch.library.fallthrough_kernel, "Autograd")  # type: ignore[no-untyped-call]
