@@ -17,6 +17,16 @@ from gemmx.select.selector import install as _install_selector
 from gemmx.select.tables import load_table
 
 __version__ = _version()
-__all__ = ["__version__", "compile_pass", "explain", "gemm", "gemm_aux", "gemm_gated", "load_table", "roofline", "strict"]
+__all__ = [
+    "__version__",
+    "compile_pass",
+    "explain",
+    "gemm",
+    "gemm_aux",
+    "gemm_gated",
+    "load_table",
+    "roofline",
+    "strict",
+]
 
 _install_selector()

@@ -52,7 +52,7 @@ class Rewriter:
         self.order = {node: i for i, node in enumerate(nodes)}
         self.regions = mutation_regions(nodes)
         self.gone: set[Node] = set()  # nodes that a rewrite took over
-        self.reasons: dict[Node, str] = {}  # product -> why its last match was not kept
+        self.reasons: dict[Node, str] = {}  # product -> why its largest match was not kept
         self.refused: set[Node] = set()  # products that no smaller match may take: their reason says what to do
         self.notes: dict[Node, str] = {}
 
@@ -87,7 +87,7 @@ class Rewriter:
                 done[product] = self._rewrite(match)
                 return
             except UnfusedError as reason:
-                self.reasons[product] = str(reason)
+                self.reasons.setdefault(product, str(reason))
                 if match.activation is not None:
                     kind = f"{match.activation.name} gate" if match.gated else match.activation.name
                     self.notes.setdefault(product, f"without the {kind}: {reason}")
@@ -104,6 +104,9 @@ class Rewriter:
             return "Inductor padded it: set torch._inductor.config.shape_padding = False, gemmx needs no padding"
         return f"nothing to fuse: its result goes to {', '.join(users) or 'nothing'}"
 
+    def _place(self, node: Node) -> int:
+        return self.order[node]
+
     # ---- checks ---------------------------------------------------------------------------------------------------
 
     def _check(self, match: Match) -> torch.dtype:
@@ -114,8 +117,10 @@ class Rewriter:
             raise UnfusedError(f"{match.tail} has dtype {'?' if d is None else d.dtype} but D's is a's or float32")
         if not is_contiguous(d):
             raise UnfusedError(f"{match.tail} is not row-major contiguous, as D is")
+        if d.dtype != a.dtype:
+            self._check_float32(match)
         region = self.regions[match.tail]
-        for node in match.nodes:
+        for node in sorted(match.nodes, key=self._place):
             if node is not match.tail:
                 self._check_users(node, match.nodes)
             if self.regions[node] != region:
@@ -135,6 +140,14 @@ class Rewriter:
         if a.dtype == torch.float32 and a.is_cuda and torch.backends.cuda.matmul.fp32_precision not in {"none", "ieee"}:
             raise UnfusedError("torch computes float32 products in tf32 here; the pass takes ieee precision only")
         return a
+
+    def _check_float32(self, match: Match) -> None:
+        """A 16-bit product whose float32 D only other pointwise nodes read is better written as it was, in 16 bits."""
+        product, c = value(match.linear.product), match.linear.c
+        addend = None if c is None else value(_narrow(c.node, torch.float32))
+        wanted = all(user.op == "output" for user in match.tail.users)
+        if not wanted and all(x is None or x.dtype != torch.float32 for x in (product, addend)):
+            raise UnfusedError(f"{match.tail} is float32 and read on: fused, it would be written as float32")
 
     def _check_users(self, node: Node, nodes: frozenset[Node]) -> None:
         for user in node.users:
@@ -173,8 +186,11 @@ class Rewriter:
             raise
         match.tail.replace_all_uses_with(d)
         self.gone |= match.nodes
-        for node in sorted(match.nodes, key=self.order.__getitem__, reverse=True):
+        added = {match.linear.bias, None if match.linear.c is None else match.linear.c.node}
+        unread = {node for node in added if node is not None and widens(node)}  # only their sources are
+        for node in sorted(match.nodes | unread, key=self._place, reverse=True):
             if not node.users:
+                self.gone.add(node)
                 self.graph.erase_node(node)
         return op
 
