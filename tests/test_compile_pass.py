@@ -175,6 +175,12 @@ def test_other_dtypes(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(traced(*args).double(), exact, rtol=4 * torch.finfo(dtype).eps, atol=1e-5)
 
 
+def asserted(z: Tensor) -> Tensor:
+    """With the assertion that torch.export puts beside conversions."""
+    torch.ops.aten._assert_tensor_metadata(z, None, None, z.dtype)
+    return z
+
+
 # Functions that convert between types, so that float64 says nothing: (function, op, D's dtype).
 CONVERTED: dict[str, tuple[Function, str, torch.dtype]] = {
     "float32 until the end": (
@@ -190,6 +196,7 @@ CONVERTED: dict[str, tuple[Function, str, torch.dtype]] = {
         "gemm_gated + silu",
         BF16,
     ),
+    "asserted": (lambda x, w, b, r: F.relu(asserted(F.linear(x, w)).float()).to(BF16), "gemm + relu", BF16),
     "D is widened later": (lambda x, w, b, r: F.relu(F.linear(x, w)).float(), "gemm + relu", F32),
 }
 

@@ -11,11 +11,16 @@ from typing import Any
 import torch
 from torch._inductor import config, custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.virtualized import V
 from torch.fx import Graph
 
 from gemmx._C import version
+from gemmx._library import torch_version
 from gemmx.fusion.report import Left, Report, Rewritten
 from gemmx.fusion.rewrite import Options, fuse, leave_all
+
+# AOTInductor stores a dtype as export's number for it and reads it as ATen's: seen in 2.11, not in 2.14.
+_AOT_MISREADS_DTYPES = torch_version() < (2, 14)
 
 
 class CompilePass(CustomGraphPass):
@@ -41,7 +46,7 @@ class CompilePass(CustomGraphPass):
         if getattr(config, "emulate_precision_casts", False):
             leave_all(graph, "Inductor keeps every rounding of eager mode here (emulate_precision_casts)", self.report)
         else:
-            fuse(graph, self.options, self.report)
+            fuse(graph, self.options, self.report, keep_dtype=bool(V.aot_compilation) and _AOT_MISREADS_DTYPES)
 
     def uuid(self) -> Any:
         """The key of Inductor's cache: everything that decides what the pass does to a graph."""

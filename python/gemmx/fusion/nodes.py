@@ -26,6 +26,8 @@ VIEWS = frozenset(
         aten.detach.default,
     }
 )
+# What torch.export puts beside a conversion; Inductor takes it out after this pass.
+METADATA_ASSERT = aten._assert_tensor_metadata.default
 SIZED_VIEWS = frozenset({aten.view.default, aten.reshape.default, aten._unsafe_view.default})
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 

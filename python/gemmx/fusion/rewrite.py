@@ -15,6 +15,7 @@ from torch.fx.node import map_arg
 from gemmx._dtypes import dtype_name
 from gemmx._library import NAMESPACE
 from gemmx.fusion.nodes import (
+    METADATA_ASSERT,
     SIZED_VIEWS,
     VIEWS,
     UnfusedError,
@@ -46,8 +47,8 @@ class Options:
 class Rewriter:
     """One graph's rewrite."""
 
-    def __init__(self, graph: Graph, options: Options, report: Report) -> None:
-        self.graph, self.options, self.report = graph, options, report
+    def __init__(self, graph: Graph, options: Options, report: Report, keep_dtype: bool) -> None:
+        self.graph, self.options, self.report, self.keep_dtype = graph, options, report, keep_dtype
         nodes = list(graph.nodes)
         self.order = {node: i for i, node in enumerate(nodes)}
         self.regions = mutation_regions(nodes)
@@ -118,6 +119,8 @@ class Rewriter:
         if not is_contiguous(d):
             raise UnfusedError(f"{match.tail} is not row-major contiguous, as D is")
         if d.dtype != a.dtype:
+            if self.keep_dtype:
+                raise UnfusedError("AOTInductor of this version of torch misreads an op's out_dtype")
             self._check_float32(match)
         region = self.regions[match.tail]
         for node in sorted(match.nodes, key=self._place):
@@ -153,7 +156,7 @@ class Rewriter:
         for user in node.users:
             if user.op == "output":
                 raise UnfusedError(f"{node} is an output of the graph too, or kept for the backward pass")
-            if user not in nodes:
+            if user not in nodes and user.target is not METADATA_ASSERT:
                 raise UnfusedError(f"{node} is used by {user} too")
 
     def _check_elements(self, node: Node, match: Match, dtype: torch.dtype) -> None:
@@ -188,6 +191,7 @@ class Rewriter:
         self.gone |= match.nodes
         added = {match.linear.bias, None if match.linear.c is None else match.linear.c.node}
         unread = {node for node in added if node is not None and widens(node)}  # only their sources are
+        unread |= {user for node in match.nodes for user in node.users if user.target is METADATA_ASSERT}
         for node in sorted(match.nodes | unread, key=self._place, reverse=True):
             if not node.users:
                 self.gone.add(node)
@@ -301,10 +305,10 @@ class Rewriter:
         return d
 
 
-def fuse(graph: Graph, options: Options, report: Report) -> None:
-    """Rewrites the graph in place."""
+def fuse(graph: Graph, options: Options, report: Report, keep_dtype: bool = False) -> None:
+    """Rewrites the graph in place. keep_dtype: no op may be given an out_dtype."""
     report.graphs += 1
-    Rewriter(graph, options, report).run()
+    Rewriter(graph, options, report, keep_dtype).run()
 
 
 def leave_all(graph: Graph, reason: str, report: Report) -> None:
