@@ -12,7 +12,7 @@ set(GEMMX_ARCHITECTURES
     "80    80   80   simt sm80 ladder"
     "86    80   86   simt sm80 ladder"
     "89    80   89   simt sm80 ladder"
-    "90a   90a  90   simt sm80 sm90 cutlass_sm90 ladder ladder_sm90"
+    "90a   90a  90   simt sm80 sm90 sm90_custom cutlass_sm90 ladder ladder_sm90"
     "100a  100a 100  simt sm80 cutlass_sm100 ladder"
     "120a  120a 120  simt sm80 ladder")
 

@@ -29,7 +29,7 @@ function(gemmx_generate_instances family rows macro header out)
   set(${out} "${sources}" PARENT_SCOPE)
 endfunction()
 
-# gemmx_family(<name> ROWS <file> MACRO <row macro> HEADER <include> [CUTLASS])
+# gemmx_family(<name> ROWS <file, below csrc or absolute> MACRO <row macro> HEADER <include> [CUTLASS])
 #
 # An OBJECT library gemmx_<name> compiled for exactly the architectures that the table gives the family; nothing
 # where none of them is built. registry.cpp learns of it by GEMMX_ARCHS_<NAME>, e.g. "80,-90": a negative number
@@ -40,7 +40,8 @@ function(gemmx_family name)
   if(codes STREQUAL "")
     return()
   endif()
-  gemmx_generate_instances(${name} "${PROJECT_SOURCE_DIR}/csrc/${arg_ROWS}" ${arg_MACRO} "${arg_HEADER}" sources)
+  cmake_path(ABSOLUTE_PATH arg_ROWS BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/csrc")
+  gemmx_generate_instances(${name} "${arg_ROWS}" ${arg_MACRO} "${arg_HEADER}" sources)
   if(sources STREQUAL "")
     return()
   endif()

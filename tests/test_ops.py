@@ -19,7 +19,6 @@ from gemmx import reference
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 OP, OP_OUT = torch.ops.gemmx.gemm.default, torch.ops.gemmx.gemm_out.default
-NO_GRADIENT = "has no gradient yet and an argument requires grad"
 
 
 def normal(*shape: int, dtype: torch.dtype = F32) -> Tensor:
@@ -39,27 +38,37 @@ def _fresh_dynamo() -> None:
 # ---- schemas ----------------------------------------------------------------------------------------------------
 
 
-def designed_schema(op: str) -> str:
-    """The op's schema in the design, without its line breaks."""
+def designed_schemas() -> dict[str, str]:
+    """The schemas in the design, without their line breaks, by op."""
     text = (Path(__file__).parents[1] / "docs" / "design.md").read_text()
-    match = re.search(rf"^{op}\(Tensor a.*?-> Tensor$", text, re.MULTILINE | re.DOTALL)
-    assert match
-    return re.sub(r"\s+", " ", match[0])
+    block = text.partition("## Op surface")[2].split("```")[1]
+    lines = re.sub(r"\n\s+", " ", block).splitlines()
+    found = [re.match(r"(\w+)\(Tensor.*?\) -> (Tensor|\(.*?\))", line) for line in lines]
+    return {match[1]: match[0] for match in found if match}
 
 
-def schema(op: Any) -> str:
+def schema(op: str) -> str:
     """The registered schema; torch prints the float 1.0 as 1."""
-    return str(op._schema).removeprefix("gemmx::").replace("=1.,", "=1.0,")
+    text = str(getattr(torch.ops.gemmx, op).default._schema)
+    return text.removeprefix("gemmx::").replace("=1.,", "=1.0,")
 
 
-def test_gemm_has_the_schema_of_the_design() -> None:
-    assert schema(OP) == designed_schema("gemm")
+@pytest.mark.parametrize("op", ["gemm", "gemm_gated", "activation_backward", "gated_backward"])
+def test_ops_have_the_schemas_of_the_design(op: str) -> None:
+    assert schema(op) == designed_schemas()[op]
 
 
-def test_gemm_out_is_gemm_with_out() -> None:
-    expected = designed_schema("gemm").removeprefix("gemm(").removesuffix(") -> Tensor")
-    expected = expected.replace("ScalarType? out_dtype=None, ", "")
-    assert schema(OP_OUT) == f"gemm_out({expected}, Tensor(a!) out) -> ()"
+def test_forms_have_the_arguments_of_their_op() -> None:
+    for op in ("gemm", "gemm_gated"):
+        assert schema(f"{op}_aux") == schema(op).replace(op, f"{op}_aux", 1).replace(
+            "-> Tensor", "-> (Tensor d, Tensor z)"
+        )
+        for internal in (f"_{op}", f"_{op}_recorded"):
+            assert schema(internal) == schema(op).replace(op, internal, 1)
+    expected = (
+        schema("gemm").removeprefix("gemm(").removesuffix(") -> Tensor").replace("ScalarType? out_dtype=None, ", "")
+    )
+    assert schema("gemm_out") == f"gemm_out({expected}, Tensor(a!) out) -> ()"
 
 
 def test_only_out_is_mutated() -> None:
@@ -89,31 +98,66 @@ CALLS: dict[str, tuple[tuple[Tensor, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+GATED_CALLS: dict[str, tuple[tuple[Tensor, ...], dict[str, Any]]] = {
+    "plain": ((A, normal(4, 10)), {}),
+    "weight and bias": ((A, normal(10, 4).t(), normal(10)), {"alpha": 0.5, "activation": "gelu"}),
+    "batch, bf16 to f32": ((normal(2, 3, 4).bfloat16(), normal(4, 10).bfloat16()), {"out_dtype": F32}),
+    "no rows": ((A[:0], normal(4, 10)), {"activation": "clamp", "activation_args": [-1.0, 1.0]}),
+    "no k": ((A[:, :0], normal(0, 10), normal(10)), {"activation": "none"}),
+}
+BACKWARD_CALLS: dict[str, tuple[str, tuple[Tensor, ...], dict[str, Any]]] = {
+    "relu": ("activation_backward", (C, normal(3, 5)), {"activation": "relu", "bias_grad": True}),
+    "bf16, transposed": (
+        "activation_backward",
+        (C.bfloat16(), normal(5, 3).t().bfloat16()),
+        {"activation": "leaky_relu", "activation_args": [0.5]},
+    ),
+    "batch": ("activation_backward", (C.expand(2, 3, 5), normal(2, 3, 5)), {"activation": "silu", "bias_grad": True}),
+    "gated": ("gated_backward", (C, normal(3, 10)), {"activation": "silu", "bias_grad": True}),
+    "gated batch": ("gated_backward", (normal(2, 3, 5), normal(2, 3, 10)), {"activation": "gelu"}),
+    "no rows": ("gated_backward", (C[:0], normal(0, 10)), {"activation": "relu", "bias_grad": True}),
+}
+OPS = {
+    **{f"{op} {name}": (op, *call) for op in ("gemm", "gemm_aux", "_gemm") for name, call in CALLS.items()},
+    **{
+        f"{op} {name}": (op, *call)
+        for op in ("gemm_gated", "gemm_gated_aux", "_gemm_gated")
+        for name, call in GATED_CALLS.items()
+    },
+    **{f"{op} {name}": (op, *call) for name, (op, *call) in BACKWARD_CALLS.items()},
+}
+# Each takes about a second: every op, and every call of gemm.
+OPCHECKED = [x for x in OPS if not x.startswith(("gemm_aux", "_gemm")) or x.endswith(("epilogue", "weight and bias"))]
+
+
+@pytest.mark.parametrize("name", OPCHECKED)
 def test_opcheck(name: str) -> None:
-    args, options = CALLS[name]
-    torch.library.opcheck(OP, args, options)
-    out = torch.empty_like(OP(*args, **options))
-    options = {k: v for k, v in options.items() if k != "out_dtype"}
-    torch.library.opcheck(OP_OUT, args, {**options, "out": out})
+    op, args, options = OPS[name]
+    torch.library.opcheck(getattr(torch.ops.gemmx, op).default, args, options)
+    if op == "gemm":
+        options = {k: v for k, v in options.items() if k != "out_dtype"}
+        torch.library.opcheck(OP_OUT, args, {**options, "out": torch.empty_like(OP(*args, **options))})
+    if op in ("gemm", "gemm_aux", "gemm_gated", "gemm_gated_aux") and name.endswith(("epilogue", "weight and bias")):
+        args = tuple(x.detach().clone().requires_grad_() for x in args)
+        torch.library.opcheck(getattr(torch.ops.gemmx, op).default, args, options)
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_fake_and_meta_are_as_the_real_d(name: str) -> None:
-    """B48: shape, dtype, device and strides; D is row-major contiguous."""
-    args, options = CALLS[name]
-    d = OP(*args, **options)
-    assert d.is_contiguous()
+@pytest.mark.parametrize("name", OPS)
+def test_fake_and_meta_are_as_the_real_result(name: str) -> None:
+    """B48: shape, dtype, device and strides; row-major contiguous."""
+    op, args, options = OPS[name]
+    run = getattr(torch.ops.gemmx, op).default
     mode = FakeTensorMode()
     fakes = [None if x is None else mode.from_tensor(x) for x in args]
     metas = [None if x is None else x.to("meta") for x in args]
+    real = run(*args, **options)
     with mode:
-        fake = OP(*fakes, **options)
-    meta = OP(*metas, **options)
-    for x in (fake, meta):
-        assert (x.shape, x.dtype, x.stride()) == (d.shape, d.dtype, d.stride())
-    assert fake.device == d.device
-    assert meta.is_meta
+        fake = run(*fakes, **options)
+    meta = run(*metas, **options)
+    for results in zip(*(x if isinstance(x, tuple) else (x,) for x in (real, fake, meta)), strict=True):
+        assert results[0].is_contiguous()
+        assert len({(x.shape, x.dtype, x.stride()) for x in results}) == 1
+        assert [x.device.type for x in results] == ["cpu", "cpu", "meta"]
 
 
 # ---- values on the CPU ------------------------------------------------------------------------------------------
@@ -128,6 +172,25 @@ def test_cpu_keeps_the_bound(dtype: torch.dtype, batch: tuple[int, ...]) -> None
     exact = reference.gemm(a, b, c, bias, **options, out_dtype=torch.float64)
     assert not reference.outside_bound(d, exact, reference.error_bound(a, b, c, bias, **options)).any()
     assert torch.equal(d, gemmx.gemm(a, b, c, bias, **options))  # and repeats its bits
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("numerics", [None, "batch_invariant"])
+def test_forms_on_the_cpu(dtype: torch.dtype, numerics: Any) -> None:
+    if dtype == F32 and numerics:
+        pytest.skip("refused")
+    a, b, c, bias = normal(17, 130, dtype=dtype), normal(130, 20, dtype=dtype), normal(17, 20, dtype=dtype), normal(20)
+    options: dict[str, Any] = {"alpha": 0.7, "activation": "gelu", "numerics": numerics}
+    d, z = gemmx.gemm_aux(a, b, c, bias, beta=-0.3, **options)
+    assert torch.equal(d, gemmx.gemm(a, b, c, bias, beta=-0.3, **options))
+    assert torch.equal(z, gemmx.gemm(a, b, c, bias, beta=-0.3, alpha=0.7, numerics=numerics))
+    gated, z = torch.ops.gemmx.gemm_gated_aux(a, b, bias, **options)
+    assert torch.equal(gated, gemmx.gemm_gated(a, b, bias, **options))
+    assert torch.equal(z, gemmx.gemm(a, b, bias=bias, alpha=0.7, numerics=numerics))
+    exact = reference.pre_activation(a, b, bias=bias, alpha=0.7)
+    exact = torch.nn.functional.gelu(exact[:, :10]) * exact[:, 10:]
+    assert (gated.double() - exact).abs().max() <= exact.abs().max() * torch.finfo(dtype).eps
+    assert torch.equal(gemmx.gemm_gated(a, b), gemmx.gemm_gated(a, b, activation="silu"))
 
 
 @pytest.mark.parametrize(
@@ -227,6 +290,17 @@ def test_leading_dimensions(name: str) -> None:
         assert torch.equal(out, d)
 
 
+@pytest.mark.parametrize("name", LEADING)
+def test_leading_dimensions_of_the_forms(name: str) -> None:
+    a, flat, b = LEADING[name], LEADING[name].reshape(-1, 4), normal(4, 10)
+    for own, expected in zip(gemmx.gemm_aux(a, B), gemmx.gemm_aux(flat, B), strict=True):
+        assert own.shape == (*a.shape[:-1], 5)
+        assert torch.equal(own.reshape(-1, 5), expected)
+    d = gemmx.gemm_gated(a, b)
+    assert d.shape == (*a.shape[:-1], 5)
+    assert torch.equal(d.reshape(-1, 5), gemmx.gemm_gated(flat, b))
+
+
 def test_leading_dimensions_are_views_where_strides_allow() -> None:
     copied = {"leading dimensions swapped"}
     with gemmx.strict():
@@ -235,6 +309,8 @@ def test_leading_dimensions_are_views_where_strides_allow() -> None:
         for name in copied:
             with pytest.raises(RuntimeError, match=r"^strict: the strides of a, c and out keep a's leading dimensions"):
                 gemmx.gemm(LEADING[name], B)
+            with pytest.raises(RuntimeError, match=r"^strict: a's strides keep its leading dimensions"):
+                gemmx.gemm_gated(LEADING[name], normal(4, 10))
 
 
 def test_leading_dimensions_refuse() -> None:
@@ -251,23 +327,7 @@ def test_leading_dimensions_refuse() -> None:
         gemmx.gemm(a, B, out=torch.empty(3, 2, 6, 5).transpose(0, 1))
 
 
-# ---- gradients, inference mode, transforms ----------------------------------------------------------------------
-
-
-def test_gradients_are_refused() -> None:
-    weight, bias, out = (x.clone().requires_grad_() for x in (B, BIAS, C))
-    for call in (
-        lambda: OP(A, weight),
-        lambda: gemmx.gemm(A, B, bias=bias),
-        lambda: gemmx.gemm(A, weight, out=torch.empty(3, 5)),
-        lambda: gemmx.gemm(A, B, out=out),
-        lambda: torch.func.grad(lambda a: OP(a, B).sum())(A),
-        lambda: torch.compile(gemmx.gemm, backend="eager", fullgraph=True)(A, weight),
-    ):
-        with pytest.raises(RuntimeError, match=NO_GRADIENT):
-            call()
-    with pytest.raises(RuntimeError, match=r"^gemmx.gemm has no forward-mode gradient"):
-        torch.func.jvp(lambda a: OP(a, B), (A,), (A,))
+# ---- inference mode -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -279,26 +339,11 @@ def test_parameters_are_taken_where_grad_mode_is_off(mode: Callable[[], Any]) ->
     assert torch.equal(d, gemmx.gemm(A, B))
 
 
-@pytest.mark.filterwarnings("ignore:.*batching rule.*")
-def test_vmap_loops() -> None:
-    """There is no batching rule: torch calls the op once a sample, and says so."""
-    a = normal(6, 3, 4)
-    assert torch.equal(torch.vmap(lambda x: OP(x, B))(a), torch.stack([OP(x, B) for x in a]))
-
-
-def test_autocast_changes_nothing() -> None:
-    """B51: dtypes are the caller's; a mixed pair is refused, not cast."""
-    with torch.autocast("cpu", BF16):
-        assert gemmx.gemm(A, B).dtype == F32
-        with pytest.raises(ValueError, match=r"^b: dtype is bfloat16 but a's is float32"):
-            gemmx.gemm(A, B.bfloat16())
-
-
 # ---- compile and export -----------------------------------------------------------------------------------------
 
 
 def layer(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
-    return gemmx.gemm(a, b, bias=bias, activation="gelu") * 2
+    return gemmx.gemm(a, b, bias=bias, activation="gelu") * 2 + gemmx.gemm_gated(a, torch.cat((b, b), 1))
 
 
 def torch_layer(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
@@ -374,6 +419,10 @@ def test_leading_dimensions_compile() -> None:
         assert torch.equal(compiled(a, B), gemmx.gemm(a, B))
 
 
+def relu_backward(grad: Tensor, saved: Tensor) -> Any:
+    return torch.ops.gemmx.activation_backward(grad, saved, activation="relu")
+
+
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
@@ -382,10 +431,17 @@ def test_leading_dimensions_compile() -> None:
         ((normal(6, 8), normal(8, 9), None, normal(7)), r"bias: shape is .* but it must be \(N,\)"),
         ((normal(3, 6, 8), normal(2, 8, 9)), "b: batch is .* but a has batch ="),
         ((normal(6, 8).int(), normal(8, 9)), "a: dtype is int32 but gemm takes"),
+        (("gated", normal(6, 8), normal(8, 9)), "b: has .* columns, an odd number"),
+        (("gated", normal(6, 8), normal(8, 10), normal(5)), r"bias: shape is .* but it must be \(2 N,\)"),
+        (("backward", normal(6, 8), normal(6, 9)), "grad: shape is"),
     ],
 )
-def test_symbolic_sizes_are_checked(args: tuple[Tensor, ...], sentence: str) -> None:
-    compiled = torch.compile(gemmx.gemm, backend="eager", fullgraph=True, dynamic=True)
+def test_symbolic_sizes_are_checked(args: tuple[Any, ...], sentence: str) -> None:
+    function: Any = gemmx.gemm
+    if isinstance(args[0], str):
+        function = {"gated": gemmx.gemm_gated, "backward": relu_backward}[args[0]]
+        args = args[1:]
+    compiled = torch.compile(function, backend="eager", fullgraph=True, dynamic=True)
     with pytest.raises(RuntimeError, match=sentence):
         compiled(*args)
 

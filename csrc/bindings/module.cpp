@@ -1,6 +1,7 @@
 #include "bindings/bindings.h"
 #include "bindings/testing.h"
 #include "core/build_info.h"
+#include "core/nested_call.h"
 #include "core/out_of_memory.h"
 
 namespace gemmx::bindings {
@@ -23,6 +24,27 @@ void set_out_of_memory_class(const py::object& cls) {
   set_out_of_memory([](const std::string& message) { throw OutOfMemory(message); });
 }
 
+// A Python exception on its way through C++ that must not need the interpreter's lock to copy or drop it.
+class PythonError final : public py::builtin_exception {
+ public:
+  explicit PythonError(const py::object& error)
+      : py::builtin_exception(py::str(error)), error_(new py::object(error), [](py::object* held) {
+          const py::gil_scoped_acquire gil;
+          delete held;
+        }) {}
+  void set_error() const override {
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error_->ptr())), error_->ptr());
+  }
+
+ private:
+  std::shared_ptr<py::object> error_;
+};
+
+void keep_python_error(const py::object& error) {
+  if (PyExceptionInstance_Check(error.ptr()) == 0) throw py::type_error("error: must be an exception");
+  keep_error(std::make_exception_ptr(PythonError(error)));
+}
+
 }  // namespace
 }  // namespace gemmx::bindings
 
@@ -36,6 +58,8 @@ PYBIND11_MODULE(_C, m) {
 
   m.def("set_out_of_memory_class", &gemmx::bindings::set_out_of_memory_class, pybind11::arg("cls"),
         "The exception class of an op for which torch has no memory.");
+  m.def("keep_error", &gemmx::bindings::keep_python_error, pybind11::arg("error"),
+        "For a Python kernel that an op of the library may call: its exception, for the op to raise it again.");
   m.def("version", [] { return std::string(gemmx::version()); });
   m.def(
       "source_hash", [] { return std::string(gemmx::source_hash()); },

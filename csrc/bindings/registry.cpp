@@ -97,6 +97,14 @@ void bind_selection(py::module_& m) {
         "The supported and built kernel of highest priority, ties by name.");
   m.def("check_plan", &check_plan, py::arg("plan"), py::arg("problem"), py::arg("device"),
         "'' when the plan can run the problem on the device, built or not; otherwise what is wrong with the plan.");
+  m.def(
+      "form_supported", [](const Problem& p, const Device& d) { return !takes_two_steps(p, d); }, py::arg("problem"),
+      py::arg("device"),
+      "Whether one kernel computes the problem's form (gated, aux), or must, as it is named. Otherwise the call takes "
+      "two "
+      "steps: the kernel of plain_problem(problem) and an elementwise one.");
+  m.def("plain_problem", &plain_problem, py::arg("problem"),
+        "The product that the first of two steps computes: Z in float32 without an activation.");
   m.def("plan_cache_info", [] {
     const PlanCacheInfo info = plan_cache_info();
     py::dict d;

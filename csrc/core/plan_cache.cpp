@@ -22,7 +22,7 @@ struct KeyHash {
   size_t operator()(const Key& key) const { return hash(key.problem) + 0x9e3779b97f4a7c15u * (key.ordinal + 1); }
 };
 
-// 8192 plans are about 4 MB. A full cache is emptied: the working set of a model is a few hundred Problems,
+// 8192 plans are about 7 MB. A full cache is emptied: the working set of a model is a few hundred Problems,
 // so that eviction by age would buy nothing and cost a write to shared state on every hit.
 constexpr size_t kCapacity = 8192;
 
@@ -62,6 +62,16 @@ Cache& cache() {
                            (nearest.empty() ? "" : "; the nearest, " + nearest));
 }
 
+// Bytes of the Z of a call in two steps, whole units of 256 so that the kernel's own workspace is aligned.
+int64_t z_bytes_of(const Problem& plain) {
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(plain.batch * plain.d.row_stride, plain.m, &bytes) ||
+      __builtin_mul_overflow(bytes, int64_t{sizeof(float)}, &bytes) || __builtin_add_overflow(bytes, 255, &bytes)) {
+    throw std::runtime_error("the float32 workspace of " + to_string(plain) + " takes more than 2^63 bytes");
+  }
+  return bytes & ~int64_t{255};
+}
+
 // Fields that no kernel could run, or that are not what the caller asked for.
 std::string check_fields(const Plan& plan, const Problem& problem) {
   if (plan.kernel < 0 || plan.kernel >= static_cast<int>(kernel_specs().size())) return "names no kernel";
@@ -96,7 +106,7 @@ bool cuts_are_countable(const Plan& plan, const Problem& p) {
          !__builtin_mul_overflow(x, p.b_columns(), &x) && !__builtin_mul_overflow(x, int64_t{sizeof(float)}, &x);
 }
 
-std::shared_ptr<const ReadyPlan> make_ready(const Plan& plan, const Problem& problem, const Device& device) {
+std::shared_ptr<ReadyPlan> make_ready(const Plan& plan, const Problem& problem, const Device& device) {
   std::string reason = check_plan(plan, problem, device);
   if (reason.empty()) reason = supports(plan.kernel, problem, device);  // and built
   if (!reason.empty()) {
@@ -104,6 +114,7 @@ std::shared_ptr<const ReadyPlan> make_ready(const Plan& plan, const Problem& pro
                              device.name + ": it " + reason);
   }
   auto ready = std::make_shared<ReadyPlan>();
+  ready->problem = problem;
   ready->plan = plan;
   ready->spec = &kernel_specs()[plan.kernel];
   ready->kernel = kernel(plan.kernel);
@@ -117,7 +128,51 @@ std::shared_ptr<const ReadyPlan> make_ready(const Plan& plan, const Problem& pro
   return ready;
 }
 
+// How the problem runs. The caller holds no lock: the selector may be Python.
+std::shared_ptr<const ReadyPlan> decide(const Problem& problem, const Device& device) {
+  if (!takes_two_steps(problem, device)) return make_ready(select(problem, device), problem, device);
+  const Problem plain = plain_problem(problem);
+  const int64_t z_bytes = z_bytes_of(plain);
+  const auto ready = make_ready(select(plain, device), plain, device);
+  ready->two_steps = true;
+  ready->z_bytes = z_bytes;
+  if (__builtin_add_overflow(ready->workspace_bytes, z_bytes, &ready->workspace_bytes)) {
+    throw std::runtime_error("the workspace of " + to_string(problem) + " takes more than 2^63 bytes");
+  }
+  return ready;
+}
+
 }  // namespace
+
+bool takes_two_steps(const Problem& problem, const Device& device) {
+  if (!problem.gated && !problem.aux) return false;
+  const auto specs = kernel_specs();
+  if (problem.kernel >= 0) return !specs[problem.kernel].gated && !specs[problem.kernel].aux;
+  for (int i = 0; i < static_cast<int>(specs.size()); ++i) {
+    const KernelSpec& s = specs[i];
+    const bool is_of_the_form = s.gated == problem.gated && s.aux == problem.aux && !s.teaching;
+    if (is_of_the_form && supports(i, problem, device).empty()) return false;
+  }
+  return true;
+}
+
+Problem plain_problem(const Problem& problem) {
+  Problem plain = problem;
+  plain.n = problem.b_columns();
+  plain.gated = false;
+  plain.aux = false;
+  plain.activation = Activation::none;
+  plain.accumulate_in_place = false;
+  // Rows of a few elements stay packed: padded they could be more than int64 counts.
+  const int64_t pitch = plain.n < 4 ? plain.n : (plain.n + 3) / 4 * 4;
+  plain.d = Matrix{};
+  plain.d.dtype = DType::f32;
+  plain.d.major = Major::n;
+  plain.d.row_stride = pitch;
+  plain.d.col_stride = 1;
+  plain.d.batch_stride = plain.batch > 1 ? plain.m * pitch : 0;
+  return plain;
+}
 
 std::string check_plan(const Plan& plan, const Problem& problem, const Device& device) {
   if (std::string reason = check_fields(plan, problem); !reason.empty()) return reason;
@@ -190,7 +245,7 @@ std::shared_ptr<const ReadyPlan> ready_plan(const Problem& problem, int ordinal)
   // miss together decide twice and get equal plans.
   c.misses.fetch_add(1, std::memory_order_relaxed);
   const Device& device = cuda_device(ordinal);
-  auto ready = make_ready(select(problem, device), problem, device);
+  auto ready = decide(problem, device);
   const std::unique_lock lock(c.mutex);
   if (c.generation != generation) return ready;
   if (c.plans.size() >= kCapacity) c.plans.clear();

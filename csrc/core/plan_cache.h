@@ -9,14 +9,27 @@
 
 namespace gemmx {
 
-// A Plan ready to run: kernel, workspace size and the kernel's prepared state.
+// A Plan ready to run: the Problem that its kernel computes, workspace size and the kernel's prepared state.
+//
+// Where the call takes two steps the Problem is plain_problem(): the kernel writes a float32 Z into the first z_bytes
+// of the workspace, and has what follows for itself. Then launch_activation (kernels/pointwise) makes D of it.
 struct ReadyPlan {
+  Problem problem;
   Plan plan;
   const KernelSpec* spec = nullptr;
   const Kernel* kernel = nullptr;
-  int64_t workspace_bytes = 0;
+  bool two_steps = false;
+  int64_t z_bytes = 0;
+  int64_t workspace_bytes = 0;  // z_bytes among them
   Prepared prepared;
 };
+
+// Whether the call can't be computed by one kernel, since none of its form (gated, aux) is built that supports it, or
+// since it names a kernel of no form. A kernel of another form that is named leaves it one step, which is refused.
+GEMMX_API bool takes_two_steps(const Problem&, const Device&);
+
+// The product of the first step: Z, float32, row-major with rows that start on 16 bytes, without an activation.
+GEMMX_API Problem plain_problem(const Problem&);
 
 // Chooses the Plan of a Problem. Throws std::runtime_error where no kernel can run it.
 using Selector = std::function<Plan(const Problem&, const Device&)>;
@@ -35,7 +48,8 @@ GEMMX_API Plan select_by_priority(const Problem&, const Device&);
 GEMMX_API std::string check_plan(const Plan&, const Problem&, const Device&);
 
 // The plan of the problem on CUDA device `ordinal`, which the caller has made current. Thread-safe. What the
-// selector returns passes check_plan() and is built, or it is an error.
+// selector returns passes check_plan() and is built, or it is an error. Of a call in two steps the selector is asked
+// for the plan of plain_problem().
 GEMMX_API std::shared_ptr<const ReadyPlan> ready_plan(const Problem&, int ordinal);
 
 struct PlanCacheInfo {

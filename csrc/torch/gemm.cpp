@@ -4,11 +4,14 @@
 // nothing reads device memory, so a call can be captured in a CUDA graph and made from any thread.
 #include "torch/gemm.h"
 
-#include <stdexcept>
+#include <array>
 
-#include "core/build_info.h"
+#include "core/nested_call.h"
 #include "core/plan_cache.h"
 #include "core/registry.h"
+#ifdef GEMMX_HAS_CUDA
+#include "kernels/pointwise/activation.h"
+#endif
 
 namespace gemmx::torch_ops {
 namespace {
@@ -61,110 +64,112 @@ GemmArgs describe_call(const CallTensors& tensors, const CallOptions& call) {
   return args;
 }
 
-// A handle that a called op will own.
-StableIValue share(const Tensor& tensor) {
-  AtenTensorHandle handle = nullptr;
-  check_torch(aoti_torch_new_tensor_handle(tensor.get(), &handle), "sharing a tensor");
-  return torch::stable::detail::from(handle);
-}
-StableIValue share_optional(const Tensor& tensor) {
-  return tensor ? torch::stable::detail::from(new StableIValue(share(tensor)))
-                : torch::stable::detail::from(std::nullopt);
-}
-
-// There is no gradient: a call that autograd would record is refused. Only grad mode pays for asking.
-void refuse_gradients(const CallTensors& tensors) {
-  if (!aoti_torch_grad_mode_is_enabled()) return;
-  std::array<StableIValue, 4> stack{share(tensors.a), share(tensors.b), share_optional(tensors.c),
-                                    share_optional(tensors.bias)};
-  check_torch(
-      torch_call_dispatcher(C10_STRINGIZE(GEMMX_NAMESPACE) "::_wants_gradient", "", stack.data(), TORCH_ABI_VERSION),
-      "asking whether a tensor requires grad");
-  if (torch::stable::detail::to<bool>(stack[0])) {
-    throw std::runtime_error(
-        "gemmx.gemm has no gradient yet and an argument requires grad; call it under torch.no_grad() or "
-        "torch.inference_mode(), or pass .detach()");
-  }
-}
-
-// Makes the device current until it goes, which costs nothing where it is current already.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int index) {
-    int32_t current = -1;
-    check_torch(aoti_torch_get_current_device_index(&current), "reading the current device");
-    if (current != index) guard_.emplace(index);
-  }
-
- private:
-  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
-};
-
 #ifdef GEMMX_HAS_CUDA
-void* current_stream(int device_index) {
-  void* stream = nullptr;
-  check_torch(aoti_torch_get_current_cuda_stream(device_index, &stream), "reading the current stream");
-  return stream;
+// The plain product into the workspace, then D and Z from there.
+void launch_two_steps(const ReadyPlan& ready, const Problem& problem, const Operands& operands, Workspace workspace,
+                      Stream stream) {
+  Operands product = operands;
+  product.d = workspace.data;
+  product.z = nullptr;
+  const Workspace rest{static_cast<char*>(workspace.data) + ready.z_bytes, ready.workspace_bytes - ready.z_bytes};
+  ready.kernel->run(*ready.spec, ready.problem, ready.plan, ready.prepared.get(), product, rest, stream);
+  pointwise::launch_activation(problem, static_cast<const float*>(workspace.data), ready.problem.d.row_stride, operands,
+                               stream);
 }
 
 // The device is current.
-void launch(const CheckedGemm& checked, const GemmArgs& args, void* d, int device_index) {
-  const auto ready = ready_plan(checked.problem, device_index);
+void launch(const CheckedGemm& checked, const GemmArgs& args, void* d, void* z, int device_index) {
+  const std::shared_ptr<const ReadyPlan> ready = ready_plan(checked.problem, device_index);
   Operands operands;
   operands.a = reinterpret_cast<const void*>(args.a.data);
   operands.b = reinterpret_cast<const void*>(args.b.data);
   operands.c = reinterpret_cast<const void*>(args.c.data);
   operands.bias = reinterpret_cast<const void*>(args.bias.data);
   operands.d = d;
+  operands.z = z;
   operands.alpha = checked.alpha;
   operands.beta = checked.beta;
   operands.activation_args[0] = checked.activation_args[0];
   operands.activation_args[1] = checked.activation_args[1];
 
-  // The caching allocator hands memory out in stream order: the workspace may be freed on return.
   Tensor scratch;
   Workspace workspace;
   if (ready->workspace_bytes > 0) {
-    const int64_t size[1] = {ready->workspace_bytes}, stride[1] = {1};
-    scratch = empty_cuda("the workspace", size, stride, DType::u8, device_index);
+    scratch = workspace_cuda(ready->workspace_bytes, device_index);
     workspace = {data_pointer(scratch), ready->workspace_bytes};
   }
-  ready->kernel->run(*ready->spec, checked.problem, ready->plan, ready->prepared.get(), operands, workspace,
-                     static_cast<Stream>(current_stream(device_index)));
+  const auto stream = static_cast<Stream>(current_stream(device_index));
+  if (ready->two_steps) {
+    launch_two_steps(*ready, checked.problem, operands, workspace, stream);
+  } else {
+    ready->kernel->run(*ready->spec, ready->problem, ready->plan, ready->prepared.get(), operands, workspace, stream);
+  }
   count_launch(ready->plan.kernel);
 }
 #else
-void launch(const CheckedGemm&, const GemmArgs&, void*, int) {
-  throw std::runtime_error("gemmx was built without CUDA (GEMMX_CUDA_ARCHS=" + std::string(build_archs()) +
-                           ") and got CUDA tensors; build it with GEMMX_CUDA_ARCHS naming your GPU");
-}
+void launch(const CheckedGemm&, const GemmArgs&, void*, void*, int) { throw_built_without_cuda(); }
 #endif
 
-}  // namespace
+struct Form {
+  bool gated = false, aux = false;
+};
 
-ReturnedTensor gemm(AtenTensorHandle a, AtenTensorHandle b, OptionalHandle c, OptionalHandle bias,
-                    OptionalHandle scale_a, OptionalHandle scale_b, OptionalHandle scale_d, double alpha, double beta,
-                    const OptionalString& activation, const OptionalDoubles& activation_args,
-                    const OptionalDType& out_dtype, const OptionalString& precision, const OptionalString& numerics,
-                    const OptionalString& schedule, int64_t splits, const OptionalString& kernel) {
-  const CallTensors tensors(a, b, c, bias, scale_a, scale_b, scale_d);
-  refuse_gradients(tensors);
-  GemmArgs args =
-      describe_call(tensors, {alpha, beta, activation, activation_args, precision, numerics, schedule, splits, kernel});
+struct Results {
+  Tensor d, z;  // z: with aux only
+};
+
+Results compute(Form form, const CallTensors& tensors, const CallOptions& options, const OptionalDType& out_dtype) {
+  GemmArgs args = describe_call(tensors, options);
+  args.gated = form.gated;
+  args.aux = form.aux;
   if (out_dtype) args.out_dtype = from_torch(*out_dtype);
   const CheckedGemm checked = check_gemm(args);
   const int device_index = args.a.device_index;
-  std::array<int64_t, 3> strides{};
-  for (int64_t i = checked.d_ndim - 1, next = 1; i >= 0; --i) {
-    strides[i] = next;
-    next *= checked.d_sizes[i] > 1 ? checked.d_sizes[i] : 1;
-  }
-  const size_t ndim = checked.d_ndim;
   const CurrentDevice current(device_index);
-  Tensor d = empty_cuda("D", std::span(checked.d_sizes).first(ndim), std::span(strides).first(ndim), checked.d_dtype,
-                        device_index);
-  if (!checked.empty()) launch(checked, args, data_pointer(d), device_index);
-  return {d.release()};
+  std::array<int64_t, 3> sizes = checked.d_sizes;
+  const std::span shape = std::span(sizes).first(static_cast<size_t>(checked.d_ndim));
+  Results results;
+  results.d = empty_packed_cuda("D", shape, checked.d_dtype, device_index);
+  if (form.aux) {
+    shape.back() = checked.z_columns();
+    results.z = empty_packed_cuda("Z", shape, checked.d_dtype, device_index);
+  }
+  if (!checked.empty()) {
+    launch(checked, args, data_pointer(results.d), form.aux ? data_pointer(results.z) : nullptr, device_index);
+  }
+  return results;
+}
+
+Results run(Form form, const CallTensors& tensors, const CallOptions& options, const OptionalDType& out_dtype) {
+  return keeping_errors([&] { return compute(form, tensors, options, out_dtype); });
+}
+
+ReturnedPair pair_of(Results results) { return {{results.d.release()}, {results.z.release()}}; }
+
+}  // namespace
+
+ReturnedTensor gemm(GEMMX_GEMM_PARAMETERS) {
+  const CallTensors tensors(a, b, c, bias, scale_a, scale_b, scale_d);
+  const CallOptions options{alpha, beta, activation, activation_args, precision, numerics, schedule, splits, kernel};
+  return {run({}, tensors, options, out_dtype).d.release()};
+}
+
+ReturnedPair gemm_aux(GEMMX_GEMM_PARAMETERS) {
+  const CallTensors tensors(a, b, c, bias, scale_a, scale_b, scale_d);
+  const CallOptions options{alpha, beta, activation, activation_args, precision, numerics, schedule, splits, kernel};
+  return pair_of(run({.aux = true}, tensors, options, out_dtype));
+}
+
+ReturnedTensor gemm_gated(GEMMX_GATED_PARAMETERS) {
+  const CallTensors tensors(a, b, std::nullopt, bias, scale_a, scale_b, std::nullopt);
+  const CallOptions options{alpha, 1.0, activation, activation_args, precision, numerics, schedule, splits, kernel};
+  return {run({.gated = true}, tensors, options, out_dtype).d.release()};
+}
+
+ReturnedPair gemm_gated_aux(GEMMX_GATED_PARAMETERS) {
+  const CallTensors tensors(a, b, std::nullopt, bias, scale_a, scale_b, std::nullopt);
+  const CallOptions options{alpha, 1.0, activation, activation_args, precision, numerics, schedule, splits, kernel};
+  return pair_of(run({.gated = true, .aux = true}, tensors, options, out_dtype));
 }
 
 void gemm_out(AtenTensorHandle a, AtenTensorHandle b, OptionalHandle c, OptionalHandle bias, OptionalHandle scale_a,
@@ -180,7 +185,7 @@ void gemm_out(AtenTensorHandle a, AtenTensorHandle b, OptionalHandle c, Optional
   args.out = describe(out);
   const CheckedGemm checked = check_gemm(args);
   const CurrentDevice current(args.a.device_index);
-  if (!checked.empty()) launch(checked, args, reinterpret_cast<void*>(args.out.data), args.a.device_index);
+  if (!checked.empty()) launch(checked, args, reinterpret_cast<void*>(args.out.data), nullptr, args.a.device_index);
 }
 
 }  // namespace gemmx::torch_ops

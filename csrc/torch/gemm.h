@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "torch/tensor.h"
@@ -25,17 +26,35 @@ struct ReturnedTensor {
   AtenTensorHandle handle;
 };
 
+using ReturnedPair = std::tuple<ReturnedTensor, ReturnedTensor>;
+
 // Handles: the op owns what it is given, torch what is returned.
-ReturnedTensor gemm(AtenTensorHandle a, AtenTensorHandle b, OptionalHandle c, OptionalHandle bias,
-                    OptionalHandle scale_a, OptionalHandle scale_b, OptionalHandle scale_d, double alpha, double beta,
-                    const OptionalString& activation, const OptionalDoubles& activation_args,
-                    const OptionalDType& out_dtype, const OptionalString& precision, const OptionalString& numerics,
-                    const OptionalString& schedule, int64_t splits, const OptionalString& kernel);
+#define GEMMX_GEMM_PARAMETERS                                                                                      \
+  AtenTensorHandle a, AtenTensorHandle b, OptionalHandle c, OptionalHandle bias, OptionalHandle scale_a,           \
+      OptionalHandle scale_b, OptionalHandle scale_d, double alpha, double beta, const OptionalString &activation, \
+      const OptionalDoubles &activation_args, const OptionalDType &out_dtype, const OptionalString &precision,     \
+      const OptionalString &numerics, const OptionalString &schedule, int64_t splits, const OptionalString &kernel
+#define GEMMX_GATED_PARAMETERS                                                                                 \
+  AtenTensorHandle a, AtenTensorHandle b, OptionalHandle bias, OptionalHandle scale_a, OptionalHandle scale_b, \
+      double alpha, const OptionalString &activation, const OptionalDoubles &activation_args,                  \
+      const OptionalDType &out_dtype, const OptionalString &precision, const OptionalString &numerics,         \
+      const OptionalString &schedule, int64_t splits, const OptionalString &kernel
+
+ReturnedTensor gemm(GEMMX_GEMM_PARAMETERS);
+ReturnedPair gemm_aux(GEMMX_GEMM_PARAMETERS);  // D, Z
+ReturnedTensor gemm_gated(GEMMX_GATED_PARAMETERS);
+ReturnedPair gemm_gated_aux(GEMMX_GATED_PARAMETERS);  // D, Z
 
 void gemm_out(AtenTensorHandle a, AtenTensorHandle b, OptionalHandle c, OptionalHandle bias, OptionalHandle scale_a,
               OptionalHandle scale_b, OptionalHandle scale_d, double alpha, double beta,
               const OptionalString& activation, const OptionalDoubles& activation_args, const OptionalString& precision,
               const OptionalString& numerics, const OptionalString& schedule, int64_t splits,
               const OptionalString& kernel, AtenTensorHandle out);
+
+// dZ, and the column sums of dZ or an empty tensor.
+ReturnedPair activation_backward(AtenTensorHandle grad, AtenTensorHandle saved, const std::string& activation,
+                                 const OptionalDoubles& activation_args, bool bias_grad);
+ReturnedPair gated_backward(AtenTensorHandle grad, AtenTensorHandle z, const std::string& activation,
+                            const OptionalDoubles& activation_args, bool bias_grad);
 
 }  // namespace gemmx::torch_ops

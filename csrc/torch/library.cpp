@@ -1,9 +1,16 @@
 // The ops' schemas and their CUDA implementations. CPU and fake implementations are Python (python/gemmx/ops.py).
-// gemm has no Autograd kernel on CUDA: torch's fallback for such ops costs next to nothing, a Python kernel 4 to 5 us
-// a call under no_grad. The implementation refuses inputs that require grad itself, and only grad mode pays for it.
+//
+// Autograd of gemm and gemm_gated on CUDA: a Python kernel for the key would cost every call under no_grad 4 to 5 us,
+// so the kernel is C++ and sends the arguments, as they lie on the stack, to one of two ops of the same schema. The
+// stable ABI has no redispatch, with which it would go on below autograd by itself. _gemm computes what gemm does and
+// has no kernel for Autograd but a fallthrough; _gemm_recorded, which is Python, is called only where grad mode is on
+// and an argument requires grad. Under inference_mode torch skips the key, and gemm itself computes. What fails inside
+// is thrown again as it was (core/nested_call.h).
+//
 // The last argument is not called `kernel`: torch's inductor calls FallbackKernel.create(kernel, **arguments). Tensors
 // are never keyword-only, except out: torch refuses autograd and vmap rules for such ops. gemm_out returns nothing: an
 // alias as the result does not pass torch.compile on torch 2.11.
+#include "torch/autograd.h"
 #include "torch/gemm.h"
 
 // Arguments that several schemas share.
@@ -42,5 +49,17 @@ STABLE_TORCH_LIBRARY(GEMMX_NAMESPACE, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(GEMMX_NAMESPACE, CUDA, m) {
   m.impl("gemm", TORCH_BOX(&gemmx::torch_ops::gemm));
+  m.impl("_gemm", TORCH_BOX(&gemmx::torch_ops::gemm));
   m.impl("gemm_out", TORCH_BOX(&gemmx::torch_ops::gemm_out));
+  m.impl("gemm_aux", TORCH_BOX(&gemmx::torch_ops::gemm_aux));
+  m.impl("gemm_gated", TORCH_BOX(&gemmx::torch_ops::gemm_gated));
+  m.impl("_gemm_gated", TORCH_BOX(&gemmx::torch_ops::gemm_gated));
+  m.impl("gemm_gated_aux", TORCH_BOX(&gemmx::torch_ops::gemm_gated_aux));
+  m.impl("activation_backward", TORCH_BOX(&gemmx::torch_ops::activation_backward));
+  m.impl("gated_backward", TORCH_BOX(&gemmx::torch_ops::gated_backward));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(GEMMX_NAMESPACE, AutogradCUDA, m) {
+  m.impl("gemm", &gemmx::torch_ops::gemm_autograd);
+  m.impl("gemm_gated", &gemmx::torch_ops::gemm_gated_autograd);
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/build_info.h"
 #include "core/out_of_memory.h"
 
 namespace gemmx::torch_ops {
@@ -120,5 +121,33 @@ Tensor empty_cuda(const char* what, std::span<const int64_t> sizes, std::span<co
   }
   return Tensor(handle);
 }
+
+Tensor empty_packed_cuda(const char* what, std::span<const int64_t> sizes, DType dtype, int device_index) {
+  std::array<int64_t, kMaxDims> strides{};
+  int64_t next = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = next;
+    next *= sizes[i] > 1 ? sizes[i] : 1;
+  }
+  return empty_cuda(what, sizes, std::span(strides).first(sizes.size()), dtype, device_index);
+}
+
+Tensor workspace_cuda(int64_t bytes, int device_index) {
+  const int64_t size[1] = {bytes};
+  return empty_packed_cuda("the workspace", size, DType::u8, device_index);
+}
+
+void throw_built_without_cuda() {
+  throw std::runtime_error("gemmx was built without CUDA (GEMMX_CUDA_ARCHS=" + std::string(build_archs()) +
+                           ") and got CUDA tensors; build it with GEMMX_CUDA_ARCHS naming your GPU");
+}
+
+#ifdef GEMMX_HAS_CUDA
+void* current_stream(int device_index) {
+  void* stream = nullptr;
+  check_torch(aoti_torch_get_current_cuda_stream(device_index, &stream), "reading the current stream");
+  return stream;
+}
+#endif
 
 }  // namespace gemmx::torch_ops

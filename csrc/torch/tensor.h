@@ -2,6 +2,7 @@
 // the stable ABI, so that one library serves every torch from 2.11 on.
 #pragma once
 
+#include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 
 #include <memory>
@@ -27,9 +28,34 @@ TensorDesc describe(AtenTensorHandle tensor);
 DType from_torch(torch::headeronly::ScalarType type);
 
 void* data_pointer(const Tensor& tensor);
-// An uninitialised, packed CUDA tensor from torch's caching allocator. Where there is no memory for it the error says
+// An uninitialised CUDA tensor from torch's caching allocator. Where there is no memory for it the error says
 // `what` it was for.
 Tensor empty_cuda(const char* what, std::span<const int64_t> sizes, std::span<const int64_t> strides, DType dtype,
                   int device_index);
+// Packed, of at most kMaxDims dimensions.
+Tensor empty_packed_cuda(const char* what, std::span<const int64_t> sizes, DType dtype, int device_index);
+// Of so many bytes. The caching allocator hands memory out in stream order, so that it may be freed once the kernels
+// that use it are launched.
+Tensor workspace_cuda(int64_t bytes, int device_index);
+
+// Makes the device current until it goes, which costs nothing where it is current already.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int index) {
+    int32_t current = -1;
+    check_torch(aoti_torch_get_current_device_index(&current), "reading the current device");
+    if (current != index) guard_.emplace(index);
+  }
+
+ private:
+  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
+};
+
+[[noreturn]] void throw_built_without_cuda();
+
+#ifdef GEMMX_HAS_CUDA
+// torch's current stream, a Stream (core/kernel_spec.h).
+void* current_stream(int device_index);
+#endif
 
 }  // namespace gemmx::torch_ops

@@ -59,6 +59,20 @@ def register(op: str, kernel: Callable[..., Any], key: str, with_keys: bool = Fa
     library.impl(op, kernel, key, with_keyset=with_keys)  # type: ignore[no-untyped-call]
 
 
+def keeping_errors(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """For kernels that the C++ ones of key AutogradCUDA call: torch makes a RuntimeError of what they raise."""
+
+    def kept(*args: Any, **options: Any) -> Any:
+        try:
+            return kernel(*args, **options)
+        except Exception as error:
+            _C.keep_error(error)
+            raise
+
+    skip_when_traced(kept)
+    return kept
+
+
 def _named(options: dict[str, Any]) -> dict[str, Any]:
     """The op's options under gemmx.gemm's names."""
     if KERNEL in options:
@@ -214,4 +228,4 @@ _KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 for _op, (_cpu, _fake) in _KERNELS.items():
     register(_op, _cpu, "CPU")
-    torch.library.register_fake(f"{NAMESPACE}::{_op}", _fake, lib=library)
+    torch.library.register_fake(f"{NAMESPACE}::{_op}", keeping_errors(_fake), lib=library)

@@ -11,16 +11,17 @@ saves neither. The products are gemm's of transposed views; dB comes out in b's 
 weight that is stored (N, K) and passed as weight.t() is contiguous as the weight is.
 
 In a backward that is itself recorded (create_graph=True) dZ is plain torch instead of one op, and the rest is recorded
-as it is, so that second and further derivatives are right. Z is an output of the recorded node for their sake.
+as it is, so that second and further derivatives are right. Z is an output of the recorded node for their sake, so that
+gemm_aux and gemm_gated_aux are differentiable, too.
 
-On CUDA the kernels at the Autograd keys of gemm and gemm_gated are C++ (csrc/torch/gemm.cpp), since a Python kernel
+On CUDA the kernels at the Autograd keys of gemm and gemm_gated are C++ (csrc/torch/autograd.cpp), since a Python kernel
 costs 4 to 5 us a call under no_grad. They call the ops _gemm and _gemm_gated, which autograd lets through, where
 nothing is to be recorded, and _gemm_recorded and _gemm_gated_recorded, which are here, where _wants_gradient says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -31,10 +32,11 @@ from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
     enable_single_level_autograd_function,
 )
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from gemmx import reference
 from gemmx._checks import holds
-from gemmx._dispatch import OPS, library, register, skip_when_traced
+from gemmx._dispatch import OPS, keeping_errors, library, register, skip_when_traced
 
 _grad_is_on = torch.is_grad_enabled
 _in_functorch = torch._C._functorch.peek_interpreter_stack  # None outside torch.func's transforms
@@ -55,6 +57,7 @@ class _Call(NamedTuple):
     """What the backward of a recorded call knows beside its saved tensors."""
 
     gated: bool
+    saves: str  # what tells act': "z", "d" or nothing
     activation: str
     activation_args: Sequence[float] | None
     alpha: float
@@ -74,24 +77,50 @@ def _by_columns(x: Tensor) -> bool:
     return holds(x.stride(-2) == 1) and not holds(x.stride(-1) == 1)
 
 
-def _saves(call: _Call) -> str:
-    """What tells act': "z", "d" or nothing."""
-    if call.gated:
+def _saves(gated: bool, activation: str, args: Sequence[float] | None) -> str:
+    if gated:
         return "z"
-    if call.activation == "none":
+    if activation == "none":
         return ""
-    if call.activation == "leaky_relu" and call.activation_args and not call.activation_args[0] > 0:
+    if activation == "leaky_relu" and args and not args[0] > 0:
         return "z"
-    return "d" if call.activation in reference.SAVE_D else "z"
+    return "d" if activation in reference.SAVE_D else "z"
 
 
-class _Recorded(torch.autograd.Function):
-    """One recorded call. Returns (D,), or (D, Z) where Z is saved."""
+def _call_of(  # noqa: PLR0917
+    gated: bool, aux: bool, options: dict[str, Any], a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None
+) -> _Call:
+    activation = options.get("activation") or ("silu" if gated else "none")
+    activation_args = options.get("activation_args")
+    return _Call(
+        gated=gated,
+        saves="z" if aux else _saves(gated, activation, activation_args),
+        activation=activation,
+        activation_args=activation_args,
+        alpha=options.get("alpha", 1.0),
+        beta=options.get("beta", 1.0),
+        precision=options.get("precision"),
+        numerics=options.get("numerics"),
+        a_dtype=a.dtype,
+        a_dim=a.dim(),
+        b_dim=b.dim(),
+        a_by_columns=_by_columns(a),
+        b_by_columns=_by_columns(b),
+        c=None if c is None else (c.shape, c.dtype),
+        bias_dtype=None if bias is None else bias.dtype,
+    )
+
+
+class _Recorded(_SingleLevelFunction):
+    """One recorded call. Returns (D,), or (D, Z) where Z is saved.
+
+    Not a torch.autograd.Function, whose apply asks torch.func's transforms where to go: a kernel at the Autograd key is
+    what they called for one level.
+    """
 
     @staticmethod
     def forward(  # noqa: PLR0917
-        ctx: Any,
-        gated: bool,
+        call: _Call,
         options: dict[str, Any],
         scales: tuple[Tensor | None, ...],
         a: Tensor,
@@ -99,34 +128,22 @@ class _Recorded(torch.autograd.Function):
         c: Tensor | None,
         bias: Tensor | None,
     ) -> tuple[Tensor, ...]:
+        tensors = (a, b, bias, *scales) if call.gated else (a, b, c, bias, *scales)
+        # An outer level of torch.func's transforms records what this one calls; only here grad mode is off.
+        outer = nullcontext() if _in_functorch() is None else torch.enable_grad()
+        with outer, torch._C._AutoDispatchBelowAutograd():
+            if call.saves == "z":
+                return tuple((_gemm_gated_aux if call.gated else _gemm_aux)(*tensors, **options))
+            return ((_gemm_gated if call.gated else _gemm)(*tensors, **options),)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.set_materialize_grads(False)
-        call = ctx.call = _Call(
-            gated=gated,
-            activation=options.get("activation") or ("silu" if gated else "none"),
-            activation_args=options.get("activation_args"),
-            alpha=options.get("alpha", 1.0),
-            beta=options.get("beta", 1.0),
-            precision=options.get("precision"),
-            numerics=options.get("numerics"),
-            a_dtype=a.dtype,
-            a_dim=a.dim(),
-            b_dim=b.dim(),
-            a_by_columns=_by_columns(a),
-            b_by_columns=_by_columns(b),
-            c=None if c is None else (c.shape, c.dtype),
-            bias_dtype=None if bias is None else bias.dtype,
-        )
-        tensors = (a, b, bias, *scales) if gated else (a, b, c, bias, *scales)
-        saves = _saves(call)
-        with torch._C._AutoDispatchBelowAutograd():
-            if saves == "z":
-                result = (_gemm_gated_aux if gated else _gemm_aux)(*tensors, **options)
-            else:
-                result = ((_gemm_gated if gated else _gemm)(*tensors, **options),)
+        call, _, _, a, b, *_ = inputs
+        ctx.call = call
         needs_a, needs_b = ctx.needs_input_grad[3:5]
-        of_activation = {"": None, "d": result[0], "z": result[-1]}[saves]
+        of_activation = {"": None, "d": output[0], "z": output[-1]}[call.saves]
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, of_activation)
-        return tuple(result)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_z: Tensor | None = None) -> tuple[Tensor | None, ...]:
@@ -151,6 +168,7 @@ class _Recorded(torch.autograd.Function):
 
 
 skip_when_traced(_Recorded.forward)
+skip_when_traced(_Recorded.setup_context)
 skip_when_traced(_Recorded.backward)
 
 
@@ -260,8 +278,6 @@ def _require_grad(tensors: Iterable[Any]) -> bool:
 
 
 def _refuse_tangents(op: str, tensors: Iterable[Any]) -> None:
-    if forward_ad._current_level < 0:
-        return
     for x in tensors:
         if isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
             raise RuntimeError(
@@ -270,36 +286,38 @@ def _refuse_tangents(op: str, tensors: Iterable[Any]) -> None:
             )
 
 
-def _record(gated: bool, args: Sequence[Any], options: dict[str, Any]) -> Tensor:
-    count = 5 if gated else 7
-    tensors = (*args, *(None,) * (count - len(args)))
+def _record(gated: bool, aux: bool, args: Sequence[Any], options: dict[str, Any]) -> tuple[Tensor, ...]:
+    tensors = (*args, *(None,) * ((5 if gated else 7) - len(args)))
     a, b, c, bias = (*tensors[:2], None, tensors[2]) if gated else tensors[:4]
     scales = tensors[3:] if gated else tensors[4:]
+    call = _call_of(gated, aux, options, a, b, c, bias)
     single = nullcontext() if _in_functorch() is None else enable_single_level_autograd_function()
-    with single:  # below torch.autograd.Function.apply, which asks functorch once more where to go
-        apply = super(torch.autograd.Function, _Recorded).apply
-        d: Tensor = apply(gated, options, scales, a, b, c, bias)[0]
-    return d
+    with single:
+        result: tuple[Tensor, ...] = _Recorded.apply(call, options, scales, a, b, c, bias)  # type: ignore[attr-defined]
+    return result
 
 
-def _gemm_autograd(keys: DispatchKeySet, *args: Any, **options: Any) -> Tensor:
-    _refuse_tangents("gemm", args)
-    if _grad_is_on() and _require_grad(args):
-        return _record(False, args, options)
-    d: Tensor = _gemm._handle.redispatch_boxed(keys & _below_autograd, *args, **options)
-    return d
+def _recording(op: str) -> Callable[..., Any]:
+    """The Autograd kernel of gemm, gemm_aux, gemm_gated or gemm_gated_aux."""
+    gated, aux = "gated" in op, "aux" in op
+    # Of _gemm_recorded it goes on as gemm, which an outer level of torch.func's transforms records.
+    name = op.strip("_").removesuffix("_recorded")
+    redispatch = getattr(OPS, name).default._handle.redispatch_boxed
 
+    def kernel(keys: DispatchKeySet, *args: Any, **options: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(name, args)
+        if _grad_is_on() and _require_grad(args):
+            result = _record(gated, aux, args, options)
+            return result if aux else result[0]
+        return redispatch(keys & _below_autograd, *args, **options)
 
-def _gemm_gated_autograd(keys: DispatchKeySet, *args: Any, **options: Any) -> Tensor:
-    _refuse_tangents("gemm_gated", args)
-    if _grad_is_on() and _require_grad(args):
-        return _record(True, args, options)
-    d: Tensor = _gemm_gated._handle.redispatch_boxed(keys & _below_autograd, *args, **options)
-    return d
+    return kernel
 
 
 def _refuse(op: str, advice: str, tensors: Sequence[Any]) -> None:
-    _refuse_tangents(op, tensors)
+    if forward_ad._current_level >= 0:
+        _refuse_tangents(op, tensors)
     if _grad_is_on() and _require_grad(tensors):
         raise RuntimeError(
             f"gemmx.{op} has no gradient and an argument requires grad; {advice}call it under torch.no_grad() or "
@@ -318,26 +336,25 @@ def _gemm_out_inplace(keys: DispatchKeySet, *args: Any, **options: Any) -> None:
     _gemm_out._handle.redispatch_boxed(keys & _below_inplace, *args, **options)
 
 
-def _refusing(op: str, advice: str) -> Any:
+def _refusing(op: str) -> Callable[..., Any]:
     redispatch = getattr(OPS, op).default._handle.redispatch_boxed
 
     def kernel(keys: DispatchKeySet, *args: Any, **options: Any) -> Any:
-        _refuse(op, advice, args)
+        _refuse(op, "", args)
         return redispatch(keys & _below_autograd, *args, **options)
 
     return kernel
 
 
-register("gemm", _gemm_autograd, "Autograd", with_keys=True)
-register("_gemm_recorded", _gemm_autograd, "Autograd", with_keys=True)
-register("gemm_gated", _gemm_gated_autograd, "Autograd", with_keys=True)
-register("_gemm_gated_recorded", _gemm_gated_autograd, "Autograd", with_keys=True)
-register("_wants_gradient", _wants_gradient, "CompositeExplicitAutograd")
+for _op in ("gemm", "gemm_aux", "gemm_gated", "gemm_gated_aux"):
+    register(_op, _recording(_op), "Autograd", with_keys=True)
+for _op in ("gemm", "gemm_gated"):
+    _recorded = f"_{_op}_recorded"
+    register(_recorded, keeping_errors(_recording(_recorded)), "Autograd", with_keys=True)
+    library.impl(f"_{_op}", torch.library.fallthrough_kernel, "Autograd")  # type: ignore[no-untyped-call]
+# At the Autograd key it sees the tensors that were passed; below, a tracer's modes would see what those stand for.
+register("_wants_gradient", _wants_gradient, "Autograd")
 register("gemm_out", _gemm_out_autograd, "Autograd", with_keys=True)
 register("gemm_out", _gemm_out_inplace, "ADInplaceOrView", with_keys=True)
-register("gemm_aux", _refusing("gemm_aux", "call gemmx.gemm, which has one, or "), "Autograd", with_keys=True)
-register("gemm_gated_aux", _refusing("gemm_gated_aux", "call gemmx.gemm_gated, which has one, or "), "Autograd", True)
 for _op in ("activation_backward", "gated_backward"):
-    register(_op, _refusing(_op, ""), "Autograd", with_keys=True)
-for _op in ("_gemm", "_gemm_gated"):
-    library.impl(_op, torch.library.fallthrough_kernel, "Autograd")  # type: ignore[no-untyped-call]
+    register(_op, _refusing(_op), "Autograd", with_keys=True)

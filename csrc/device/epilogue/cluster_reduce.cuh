@@ -18,14 +18,15 @@ struct ClusterReduce {
   static constexpr int kPitch = kColumns + (kTransposed ? 4 : 8);
   static constexpr int kBytes = kRows * kPitch * 4;
 
-  // Writes a warp's 16 x kTileN accumulators; `row`: of the kernel's tile, the warp's first.
+  // Writes a warp's 16 x kTileN accumulators; `row`: of the kernel's tile, the warp's first. A tile may end after 8.
   __device__ static __forceinline__ void put(const float (&acc)[kTileN / 2], float* tile, int row, int lane) {
 #pragma unroll
     for (int j = 0; j < kTileN / 8; ++j) {
       const float* x = acc + 4 * j;
       if constexpr (kTransposed) {
         float* at = tile + (8 * j + lane % 4 * 2) * kPitch + row + lane / 4;
-        at[0] = x[0], at[kPitch] = x[1], at[8] = x[2], at[kPitch + 8] = x[3];
+        at[0] = x[0], at[kPitch] = x[1];
+        if (kTileM % 16 == 0 || row + 8 < kTileM) at[8] = x[2], at[kPitch + 8] = x[3];
       } else {
         float* at = tile + (row + lane / 4) * kPitch + 8 * j + lane % 4 * 2;
         *reinterpret_cast<float2*>(at) = make_float2(x[0], x[1]);

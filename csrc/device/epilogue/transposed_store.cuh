@@ -16,16 +16,17 @@ struct TransposedStore {
   static constexpr int kGroup = kN % 16 == 0 ? 16 : 8;  // rows of D
   static constexpr int kValues = kGroup / 2;            // of a lane
 
-  // (m, n): where the warp's first accumulator lies in D. acc[4 j + i]: row m + 8 j + 2 (lane % 4) + i % 2, column
-  // n + lane / 4 (+ 8 for i = 2, 3).
+  // (m, n): where the warp's first accumulator lies in D; columns from n_end on are not the tile's. acc[4 j + i]: row m
+  // + 8 j + 2 (lane % 4) + i % 2, column n + lane / 4 (+ 8 for i = 2, 3).
   __device__ static __forceinline__ void run(const EpilogueParams& e, int64_t batch, int64_t m, int64_t n,
-                                             const float (&acc)[kN / 2], int lane) {
+                                             int64_t n_end, const float (&acc)[kN / 2], int lane) {
     const int64_t column = n + lane / 4;
+    if (n_end > e.n) n_end = e.n;
     float bias[2] = {};
     if (e.bias != nullptr) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (column + 8 * i < e.n) bias[i] = load_element(e.bias, (column + 8 * i) * e.bias_stride, e.bias_dtype);
+        if (column + 8 * i < n_end) bias[i] = load_element(e.bias, (column + 8 * i) * e.bias_stride, e.bias_dtype);
       }
     }
 #pragma unroll 1
@@ -42,7 +43,7 @@ struct TransposedStore {
       }
       const auto row_of = [&](int i) { return row + i / 4 * 8 + i % 2; };
       const auto column_of = [&](int i) { return column + i / 2 % 2 * 8; };
-      const auto inside = [&](int i) { return row_of(i) < e.m && column_of(i) < e.n; };
+      const auto inside = [&](int i) { return row_of(i) < e.m && column_of(i) < n_end; };
       if (e.c != nullptr) {
         const int64_t base = batch * e.c_batch_stride;
         float c[kValues];
@@ -70,12 +71,15 @@ struct TransposedStore {
     }
   }
 
-  // To an fp32 tile of kN rows of D, `columns` columns wide, the accumulators as they are; `column`: the warp's first.
+  // To an fp32 tile of kN rows of D, `columns` columns wide, the accumulators as they are; `column`: the warp's first,
+  // of 16 or, at the tile's end, 8.
   __device__ static __forceinline__ void put_partial(float* tile, int columns, int column, const float (&acc)[kN / 2],
                                                      int lane) {
     float* const at = tile + lane % 4 * 2 * columns + column + lane / 4;
 #pragma unroll
-    for (int i = 0; i < kN / 2; ++i) at[(i / 4 * 8 + i % 2) * columns + i / 2 % 2 * 8] = acc[i];
+    for (int i = 0; i < kN / 2; ++i) {
+      if (i / 2 % 2 == 0 || column + 8 < columns) at[(i / 4 * 8 + i % 2) * columns + i / 2 % 2 * 8] = acc[i];
+    }
   }
 };
 

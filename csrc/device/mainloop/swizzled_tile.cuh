@@ -54,13 +54,33 @@ struct SwizzledTile {
     });
   }
 
-  // Asks L2 for what load() of the same slice will read.
-  template <int kSlices>
-  __device__ static __forceinline__ void prefetch(const void* tensor_map, int mn, int k, int batch, uint32_t slice) {
-    for_each_box<kSlices>(mn, k, slice, [&](uint32_t, int x, int y) { ptx::tma_prefetch(tensor_map, x, y, batch); });
+  // Half of the tile's M or N indices, which lie elsewhere in the operand than the other half: (mn, k) is its first
+  // element. With kMulticast it goes to `ctas` too.
+  static constexpr int kHalfRows = kKMajor ? kMn / 2 : kK;  // of a box
+  template <bool kMulticast>
+  __device__ static __forceinline__ void load_half(const void* tensor_map, uint32_t smem_tile, uint32_t barrier, int mn,
+                                                   int k, int batch, uint32_t half, uint16_t ctas, uint64_t policy) {
+    for_each_box_of_half(mn, k, half, [&](uint32_t offset, int x, int y) {
+      if constexpr (kMulticast) {
+        ptx::tma_load_multicast(smem_tile + offset, tensor_map, barrier, x, y, batch, ctas, policy);
+      } else {
+        ptx::tma_load(smem_tile + offset, tensor_map, barrier, x, y, batch, policy);
+      }
+    });
   }
 
  private:
+  template <class F>
+  __device__ static __forceinline__ void for_each_box_of_half(int mn, int k, uint32_t half, F f) {
+    static_assert(kKMajor ? kMn % 16 == 0 : kSlabs % 2 == 0, "a half is whole swizzle blocks or whole slabs");
+    constexpr int kSlabsOfHalf = kKMajor ? kSlabs : kSlabs / 2;
+    const uint32_t offset = half * (kKMajor ? kHalfRows * kSwizzleBytes : kSlabsOfHalf * kSlabBytes);
+#pragma unroll
+    for (int slab = 0; slab < kSlabsOfHalf; ++slab) {
+      f(offset + slab * kSlabBytes, (kKMajor ? k : mn) + slab * kSwizzleElements, kKMajor ? mn : k);
+    }
+  }
+
   // f(bytes from the tile's start in shared memory, first column, first row) for every box of a slice.
   template <int kSlices, class F>
   __device__ static __forceinline__ void for_each_box(int mn, int k, uint32_t slice, F f) {

@@ -12,8 +12,8 @@
 
 namespace gemmx::device {
 
-// Config: kType, kTileM, kTileN, kTileK, kStages, kKMajorA, kKMajorB, kBlocks (64-row blocks of a warpgroup),
-// kCtas (CTAs that a stage is multicast to), kDrains.
+// Config: kType, kTileM, kTileN, kTileK, kStages, kKMajorA, kKMajorB, kBlocks (of a warpgroup: 64 rows, the first
+// kBlockRows of them its own), kCtas (CTAs that a stage is multicast to), kDrains.
 template <class Config>
 struct WgmmaMainloop {
   using TileA = SwizzledTile<Config::kTileM, Config::kTileK, Config::kKMajorA>;
@@ -73,7 +73,7 @@ struct WgmmaMainloop {
 #pragma unroll
       for (int block = 0; block < Config::kBlocks; ++block) {
         Instruction::template mma<!Config::kKMajorA, !Config::kKMajorB>(
-            acc[block], a + (TileA::offset(64 * block, k) >> 4), b + (TileB::offset(0, k) >> 4),
+            acc[block], a + (TileA::offset(Config::kBlockRows * block, k) >> 4), b + (TileB::offset(0, k) >> 4),
             k == 0 ? accumulate : 1);
       }
     }

@@ -40,13 +40,6 @@ __device__ __forceinline__ void tma_load_multicast(uint32_t smem_address, const 
       : "memory");
 }
 
-// Asks L2 for a box. A hint: nothing is read or written as far as memory order goes.
-__device__ __forceinline__ void tma_prefetch(const void* descriptor, int x, int y, int z) {
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(descriptor), "r"(x), "r"(y),
-               "r"(z)
-               : "memory");
-}
-
 // Box from shared memory. What ordinary stores wrote there needs fence_proxy_async() first.
 __device__ __forceinline__ void tma_store(const void* descriptor, uint32_t smem_address, int x, int y, int z) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(descriptor),

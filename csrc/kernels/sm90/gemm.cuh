@@ -1,6 +1,9 @@
 // wgmma GEMM, fp16 or bf16 in, fp32 accumulation:
 //   D = act(alpha * A @ B + beta * C + bias)        A (batch, M, K)  B (batch, K, N)  C, D (batch, M, N)
 //
+// and the forms that gate or keep the pre-activation (form_store.cuh). A gated kernel's tile has the columns of gate in
+// its first half and the same columns of up in its second, two boxes of B a stage; the tile of D is half as wide.
+//
 // Architecture sm_90a. Persistent and warp-specialised. With swap_ab the kernel's A is B^T and its B is A^T, and it
 // computes D^T; "row" and "column" below are the kernel's.
 //
@@ -16,9 +19,10 @@
 // multicasts it to all. Split-K of up to 8 CTAs is a cluster too: its CTAs take one cut of K each (cluster_reduce.cuh).
 //
 // Alignment: A and B 16 bytes at the start of every row (TMA), which launch.cuh sees to; C, D, bias: any.
-// Started while the kernel before it still runs (programmatic dependent launch): it waits before it touches memory.
-// With swapped operands it asks L2 for the first stages of the weights before that, which changes nothing that anybody
-// can read: the memory that the kernel before leaves idle at its end would be idle until this one's first loads.
+// Started while the kernel before it still runs (programmatic dependent launch): it waits before it touches memory. It
+// lets the next one start at its own start or, with swapped operands, at its last load: in a chain of short kernels the
+// SMs would fill with waiting CTAs of two kernels (M = 16, 128 CTAs each, 115.3 us a block for 116.5). Asking L2 for
+// weights before the wait loses in every case (docs/experiments.md).
 // Shared memory: [stage 0: A, B] ... [stage S-1: A, B] [2 x 2 KB for each consumer warp's boxes of C and D] [barriers],
 // without boxes with swap_ab; with split-K in a cluster the stages hold the fp32 tile at the end.
 #pragma once
@@ -26,9 +30,12 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "core/splits.h"
 #include "device/epilogue/box_store.cuh"
 #include "device/epilogue/cluster_reduce.cuh"
+#include "device/epilogue/form_store.cuh"
 #include "device/epilogue/staged_store.cuh"
 #include "device/epilogue/transposed_store.cuh"
 #include "device/mainloop/wgmma_mainloop.cuh"
@@ -41,17 +48,26 @@
 
 namespace gemmx::sm90 {
 
-// A row of instances.inc as types and constants.
-template <const Row& kRow>
+// A row of instances.inc as types and constants. F: the function of a custom epilogue.
+template <const Row& kRow, class F = device::ActivationOfCall>
 struct Config {
+  using Function = F;
   static constexpr DType kType = kRow.dtype;
   static constexpr int kTileM = kRow.tile.m, kTileN = kRow.tile.n, kTileK = kRow.tile.k;
   static constexpr bool kSwap = kRow.operands == OperandOrder::swap_ab;
   static constexpr bool kKMajorA = (kSwap ? kRow.major_b : kRow.major_a) == Major::k;
   static constexpr bool kKMajorB = (kSwap ? kRow.major_a : kRow.major_b) == Major::k;
   static constexpr bool kPingpong = kRow.consumers == Consumers::pingpong;
+  static constexpr bool kGated = is_gated(kRow.form), kAux = is_aux(kRow.form);
+  static constexpr bool kPlain = kRow.form == Form::plain;
+  // Of D, or of D^T with swapped operands.
+  static constexpr int kOutM = kGated && kSwap ? kTileM / 2 : kTileM, kOutN = kGated && !kSwap ? kTileN / 2 : kTileN;
   static constexpr int kRowsOfWarpgroup = kPingpong ? kTileM : kTileM / kConsumerWarpgroups;
-  static constexpr int kBlocks = kRowsOfWarpgroup / 64;
+  // Blocks of 64 rows, wgmma's M, with a tile of fewer rows of weights too (swap_ab): the instruction then multiplies
+  // what lies behind them in shared memory, this stage's other rows, and nobody stores those rows of the product.
+  static constexpr int kBlockRows = kGated && kSwap ? kOutM : kTileM < 64 ? kTileM : 64;
+  static constexpr int kBlocks = kRowsOfWarpgroup / kBlockRows;
+  static constexpr int kStoringWarps = static_cast<int>(ceil_div(kBlockRows, 16));  // of four, in a block
   static constexpr int kClusterM = kRow.cluster.m, kClusterN = kRow.cluster.n;
   static constexpr int kCtas = kClusterM * kClusterN;  // that a stage is multicast to
   static constexpr int kStages = kRow.stages;
@@ -64,8 +80,18 @@ struct Config {
   // Decode: the weights' bytes are everything, so that a stage goes back to the producer as soon as it is multiplied.
   static constexpr bool kDrains = kSwap;
 
-  static_assert(kRowsOfWarpgroup % 64 == 0, "a warpgroup's share of the tile is whole blocks of 64 rows");
+  static_assert(kRowsOfWarpgroup % kBlockRows == 0, "a warpgroup's share of the tile is whole blocks");
+  static_assert(kBlockRows == 64 || (kSwap && kPingpong && kKMajorA && kBlockRows % 8 == 0),
+                "blocks of fewer than 64 rows: K-major weights with swapped operands, whole swizzle blocks");
+  static_assert((64 - kBlockRows) * device::kSwizzleBytes <= kTileN * kTileK * 2,
+                "the rows that a narrow block reads too many lie in the tile of activations behind it");
   static_assert(kClusterM == 1 || kClusterN == 1, "clusters share one operand");
+  static_assert((!kPlain || std::is_same_v<F, device::ActivationOfCall>),
+                "a plain kernel has no function of its own: give its row the form custom");
+  static_assert(kPlain || kGated || !kSwap, "with swapped operands the forms are plain and gated");
+  static_assert(!kGated || !kSwap || (kPingpong && kBlocks == 2), "one block is gate, one is up");
+  static_assert(!kGated || (kSwap ? kClusterN : kClusterM) <= 2,
+                "the CTAs that share gate and up load one of them each");
   static_assert(cut_unit(2) % kTileK == 0, "cuts of K are whole K tiles");
 };
 
@@ -80,19 +106,21 @@ enum class Output : uint8_t {
 struct GemmParams {
   CUtensorMap a, b, d;
   CUtensorMap c;                    // in boxes of D, with c_by_tma
+  CUtensorMap z;                    // of gate and up as two batches, where the kernel keeps Z and z_output says tma
   CUtensorMap partial;              // stream-K's partial tiles [slot * CTAs of a cluster][rows][columns], fp32
   float* partial_tiles;             // the same
   device::EpilogueParams epilogue;  // in D's rows and columns, not the kernel's
+  device::EpilogueParams z_layout;  // gate and up as two batches
   device::TileScheduler scheduler;  // of clusters' tiles
   device::StreamK stream_k;         // no cut tiles with other schedules
   uint32_t stage_bytes;             // that TMA writes: boxes end where a small matrix ends
-  int prefetched;                   // stages of the weights that a CTA asks L2 for before it may read them; swap_ab
   uint32_t tiles;                   // clusters' whole tiles of all batches and workspace splits
   int k;
   int batch;
   int splits;             // cuts of K
   bool batch_a, batch_b;  // 0: one matrix for all batches
-  Output output;
+  Output output, z_output;
+  int up;                       // gated: where up begins among B's columns
   bool c_by_tma;                // C comes to the boxes that D leaves from
   bool batch_c;                 // as batch_a
   uint64_t policy_a, policy_b;  // L2 cache hints
@@ -147,8 +175,8 @@ template <class Config>
 __device__ __forceinline__ WorkTile whole_tile(const GemmParams& p, const Place<Config>& place, uint32_t index) {
   const device::TileCoord c = p.scheduler.coord(index);
   WorkTile w;
-  w.m = static_cast<int>(c.m * Config::kClusterM + place.m) * Config::kTileM;
-  w.n = static_cast<int>(c.n * Config::kClusterN + place.n) * Config::kTileN;
+  w.m = static_cast<int>(c.m * Config::kClusterM + place.m) * Config::kOutM;
+  w.n = static_cast<int>(c.n * Config::kClusterN + place.n) * Config::kOutN;
   w.batch = static_cast<int>(c.batch);
   w.plane = static_cast<int>(c.split) * p.batch + w.batch;
   int64_t end = p.k;
@@ -198,17 +226,17 @@ struct WorkLoop {
   }
 };
 
-// One thread, operands swapped: the weights are the kernel's A.
-template <class Config>
-__device__ __forceinline__ void prefetch_weights(const GemmParams& p, const Place<Config>& place) {
-  WorkLoop<Config> work(p, place);
-  if (!work.any()) return;
-  const WorkTile w = work.take();
-  const int stages = min(p.prefetched, w.k_tiles);
-  int k = w.k_begin * Config::kTileK;
-  for (int i = 0; i < stages; ++i, k += Config::kTileK) {
-    device::WgmmaMainloop<Config>::TileA::template prefetch<Config::kClusterN>(&p.a, w.m, k, p.batch_a ? w.batch : 0,
-                                                                               place.n);
+// One thread. The tile of gate and up: its first index in D is mn. CTAs that share it load one half each.
+template <class Tile, int kSharing>
+__device__ __forceinline__ void load_gate_and_up(const GemmParams& p, const CUtensorMap* tensor_map, uint32_t smem_tile,
+                                                 uint32_t barrier, int mn, int k, uint32_t slice, uint16_t ctas,
+                                                 uint64_t policy) {
+  if constexpr (kSharing == 1) {
+    Tile::template load_half<false>(tensor_map, smem_tile, barrier, mn, k, 0, 0, ctas, policy);
+    Tile::template load_half<false>(tensor_map, smem_tile, barrier, p.up + mn, k, 0, 1, ctas, policy);
+  } else {
+    const int at = slice == 0 ? mn : p.up + mn;
+    Tile::template load_half<true>(tensor_map, smem_tile, barrier, at, k, 0, slice, ctas, policy);
   }
 }
 
@@ -230,17 +258,51 @@ __device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Confi
       const uint32_t barrier = shared.ring.full_address(at.stage);
       const uint32_t stage = smem_stages + at.stage * Mainloop::kStageBytes;
       device::ptx::mbarrier_arrive_expect_tx(barrier, p.stage_bytes);
-      TileA::template load<Config::kClusterN>(&p.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
-                                              p.policy_a);
-      TileB::template load<Config::kClusterM>(&p.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
-                                              place.group_mask(), p.policy_b);
+      if constexpr (Config::kGated && Config::kSwap) {
+        load_gate_and_up<TileA, Config::kClusterN>(p, &p.a, stage, barrier, w.m, k, place.n, place.group_mask(),
+                                                   p.policy_a);
+      } else {
+        TileA::template load<Config::kClusterN>(&p.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
+                                                p.policy_a);
+      }
+      if constexpr (Config::kGated && !Config::kSwap) {
+        load_gate_and_up<TileB, Config::kClusterM>(p, &p.b, stage + TileA::kBytes, barrier, w.n, k, place.m,
+                                                   place.group_mask(), p.policy_b);
+      } else {
+        TileB::template load<Config::kClusterM>(&p.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
+                                                place.group_mask(), p.policy_b);
+      }
     }
   }
+  if constexpr (Config::kSwap) device::ptx::let_next_kernel_start();
 }
 
 // Named barriers of the consumers.
 inline constexpr int kAllConsumers = 1;
 inline constexpr int kTurn = 2;  // kTurn + w: consumer w may start its tile (ping-pong)
+
+// The epilogue of a tile of a kernel that gates or keeps Z; row: the warp's first in the tile.
+template <class Config>
+__device__ __forceinline__ void store_form(const GemmParams& p, const WorkTile& w, int row,
+                                           const typename device::WgmmaMainloop<Config>::Accumulators& acc,
+                                           uint32_t smem_buffer, int lane, uint32_t& boxes) {
+  if constexpr (Config::kSwap) {
+    static_assert(Config::kGated && Config::kBlocks == 2, "swapped forms are gated: gate, up");
+    const int end = w.m + Config::kOutM;
+    device::TransposedGatedStore<Config::kTileN, Config::kAux, typename Config::Function>::run(
+        p.epilogue, p.z_layout, end, w.n, w.m + row, acc[0], acc[1], lane);
+  } else {
+    using Store = device::FormStore<Config::kOutN, Config::kGated, Config::kAux, typename Config::Function>;
+    const auto target = [&](const device::EpilogueParams& e, const CUtensorMap* tensor_map, Output output) {
+      return typename Store::Target{e, output == Output::tma ? tensor_map : nullptr};
+    };
+#pragma unroll
+    for (int block = 0; block < Config::kBlocks; ++block) {
+      Store::run(p.epilogue, target(p.epilogue, &p.d, p.output), target(p.z_layout, &p.z, p.z_output), w.batch,
+                 w.m + row + 64 * block, w.n, acc[block], smem_buffer, lane, boxes);
+    }
+  }
+}
 
 // One consumer warpgroup.
 template <class Config>
@@ -260,7 +322,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   using device::ptx::named_barrier_arrive, device::ptx::named_barrier_sync;
   const int lane = threadIdx.x % 32;
   // Uniform, and known to be: else the waits for C, which it addresses, take the mainloop's stages and descriptors out
-  // of the uniform registers, which costs 7 % of 64x48 tiles.
+  // of the uniform registers, which costs 4 % of 64x48 tiles.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32 % 4), 0);
   const int first_row = Config::kPingpong ? 0 : warpgroup * Config::kRowsOfWarpgroup;
   unsigned char* const buffer = shared.epilogue[warpgroup * 4 + warp];
@@ -297,13 +359,20 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
       device::ptx::cluster_arrive();
       arrived = true;
     }
+    if constexpr (!Config::kPlain) {  // never a cut of K
+      if (Config::kStoringWarps == 4 || warp < Config::kStoringWarps) {
+        store_form<Config>(p, w, first_row + 16 * warp, acc, smem_buffer, lane, boxes);
+      }
+      continue;
+    }
     // One tile a CTA then: the fp32 tile goes where the stages were, once every consumer is done with them.
     if (p.output == Output::cluster && !Config::kPingpong) {
       named_barrier_sync(kAllConsumers, 128 * kConsumerWarpgroups);
     }
 #pragma unroll
     for (int block = 0; block < Config::kBlocks; ++block) {
-      const int row = first_row + 64 * block + 16 * warp;
+      if (Config::kStoringWarps < 4 && warp >= Config::kStoringWarps) break;
+      const int row = first_row + Config::kBlockRows * block + 16 * warp;
       if (p.output == Output::cluster) {
         Reduce::put(acc[block], reinterpret_cast<float*>(shared.stages), row, lane);
       } else if (w.slot >= 0) {
@@ -315,7 +384,8 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
           Box::put_partial(&p.partial, w.slot, row, acc[block], smem_buffer, lane, boxes);
         }
       } else if constexpr (Config::kSwap) {
-        device::TransposedStore<Config::kTileN>::run(p.epilogue, w.plane, w.n, w.m + row, acc[block], lane);
+        device::TransposedStore<Config::kTileN>::run(p.epilogue, w.plane, w.n, w.m + row, w.m + Config::kTileM,
+                                                     acc[block], lane);
       } else if (kBoxes && p.output != Output::general) {
         if constexpr (kBoxes) {
           if (block > 0 && p.c_by_tma) Box::load_first(c_of(w), w.m + row, w.n, smem_buffer, lane, boxes);
@@ -371,10 +441,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   } else {
     __syncthreads();
   }
-  device::ptx::let_next_kernel_start();
-  if constexpr (Config::kSwap) {
-    if (threadIdx.x == 128 * kConsumerWarpgroups && p.prefetched > 0) prefetch_weights<Config>(p, place);
-  }
+  if constexpr (!Config::kSwap) device::ptx::let_next_kernel_start();
   device::ptx::wait_for_earlier_kernels();
 
   if (warpgroup == kConsumerWarpgroups) {

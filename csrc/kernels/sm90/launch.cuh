@@ -24,6 +24,7 @@ inline void check(cudaError_t error, const char* name, const char* what) {
 template <class Config>
 struct Launcher {
   static constexpr auto kKernel = gemm_kernel<Config>;
+  using Mainloop = device::WgmmaMainloop<Config>;
 
   // What prepare() works out and every run() starts from.
   struct State {
@@ -52,16 +53,21 @@ struct Launcher {
     if (state->packed.a > 0)
       state->pack_a = pack_operand(read.a, spec.major_a == Major::k, p.m, read.a.row_stride, read.a.col_stride, p);
     if (state->packed.b > 0)
-      state->pack_b = pack_operand(read.b, spec.major_b == Major::k, p.n, read.b.col_stride, read.b.row_stride, p);
+      state->pack_b =
+          pack_operand(read.b, spec.major_b == Major::k, p.b_columns(), read.b.col_stride, read.b.row_stride, p);
     encode(spec, read, params);
     const bool in_cluster = reduces_in_cluster(spec, p, splits, device);
     state->partials = splits > 1 && !in_cluster;
     const Problem written = state->partials ? partial_problem(p, splits) : p;
-    params.output = in_cluster                ? Output::cluster
-                    : stores_by_tma(written)  ? Output::tma
-                    : stores_by_rows(written) ? Output::rows
-                                              : Output::general;
+    params.output = in_cluster ? Output::cluster : output_of(written);
     params.d = params.output == Output::tma ? encode_d(spec, written) : CUtensorMap{};
+    params.up = static_cast<int>(p.n);
+    if (Config::kAux) {
+      const Problem kept = z_problem(p);
+      params.z_output = output_of(kept);
+      params.z = params.z_output == Output::tma ? encode_d(spec, kept) : CUtensorMap{};
+      params.z_layout = device::make_epilogue_params(kept, {});
+    }
     params.c_by_tma = params.output == Output::tma && plan.schedule != Schedule::stream_k && loads_c_by_tma(written);
     params.batch_c = p.c.batch_stride != 0;
     params.c = params.c_by_tma ? encode_c(spec, written) : CUtensorMap{};
@@ -81,12 +87,11 @@ struct Launcher {
     params.policy_a = streams ? device::ptx::kEvictFirst : device::ptx::kEvictNormal;
     params.policy_b = device::ptx::kEvictNormal;
     state->ctas = static_cast<int>(std::min<int64_t>(clusters, resident)) * state->cluster;
+    // Whole rounds, where every tile takes as long as its weights: 448 tiles on 132 SMs are 4 rounds of 112.
+    if (Config::kSwap)
+      state->ctas = static_cast<int>(ceil_div(clusters, ceil_div(clusters, resident))) * state->cluster;
     state->starts_early =
         state->packed.a + state->packed.b > 0 || starts_early(state->ctas, state->cluster, resident * state->cluster);
-    // Weights that stream through, more of them than the ring holds: 64 CTAs take 9.9 us for 10.8. Larger tiles lose up
-    // to 4 % by it, and all do by a longer prefetch.
-    const bool prefetches = Config::kSwap && state->starts_early && state->packed.b == 0;
-    params.prefetched = prefetches && p.k > Config::kStages * Config::kTileK ? Config::kStages : 0;
     return state;
   }
 
@@ -113,6 +118,10 @@ struct Launcher {
     void* const partial_tiles = scratch + state.packed.a + state.packed.b;
     if (params.output == Output::tma) set_address(spec.name, params.d, state.partials ? partial_tiles : o.d);
     if (params.c_by_tma) set_address(spec.name, params.c, o.c);
+    if (Config::kAux) {
+      if (params.z_output == Output::tma) set_address(spec.name, params.z, o.z);
+      params.z_layout.d = o.z;
+    }
     params.epilogue = state.partials ? device::make_partial_params(p, partial_tiles) : epilogue;
     const auto* const partials = static_cast<const float*>(partial_tiles);
     const bool cut_tiles = params.stream_k.tiles > 0;
@@ -167,40 +176,59 @@ struct Launcher {
   // matrix is loaded only as far as the matrix goes: rows of zeros cost TMA more than data (H200, 32x4608x3584 in 64x48
   // tiles took 16.3 us, with M = 64 11.8). What lies in the other rows goes into rows or columns of the product that
   // nobody stores.
-  template <class Tile, int kSlices>
+  template <class Tile, int kSlices, bool kHalves>
   static int box_rows(bool k_major, int64_t extent) {
-    constexpr int kRows = Tile::template kBoxRows<kSlices>;
-    if (!k_major || (kSlices > 1 && Tile::template kSlicesRows<kSlices>)) return kRows;
+    constexpr int kRows = kHalves ? Tile::kHalfRows : Tile::template kBoxRows<kSlices>;
+    if (!k_major || (!kHalves && kSlices > 1 && Tile::template kSlicesRows<kSlices>)) return kRows;
     return static_cast<int>(std::min<int64_t>(kRows, extent));
   }
 
-  // Descriptor of an operand, boxes of 128 bytes by box_rows(); adds what a stage takes of it.
-  template <class Tile, int kSlices>
+  // Descriptor of an operand, boxes of 128 bytes by box_rows(); adds what a stage takes of it. extent: of its M or N;
+  // kHalves: gate and up, a box each.
+  template <class Tile, int kSlices, bool kHalves>
   static CUtensorMap encode_operand(const KernelSpec& spec, const Matrix& x, bool k_major, int64_t extent,
                                     const Problem& p, uint32_t& stage_bytes) {
-    const int rows = box_rows<Tile, kSlices>(k_major, extent);
-    stage_bytes += static_cast<uint32_t>(Tile::kBytes / Tile::template kBoxRows<kSlices> * rows);
+    constexpr int kRows = kHalves ? Tile::kHalfRows : Tile::template kBoxRows<kSlices>;
+    const int rows = box_rows<Tile, kSlices, kHalves>(k_major, kHalves ? extent / 2 : extent);
+    stage_bytes += static_cast<uint32_t>(Tile::kBytes / kRows * rows);
     return encode_tensor_map(spec.name, x, k_major ? p.k : extent, k_major ? extent : p.k, p.batch,
                              {device::kSwizzleElements, rows});
   }
 
   static void encode(const KernelSpec& spec, const Problem& p, GemmParams& params) {
-    using Mainloop = device::WgmmaMainloop<Config>;
     const Matrix& a = Config::kSwap ? p.b : p.a;
     const Matrix& b = Config::kSwap ? p.a : p.b;
-    const auto [m, n] = extents(p);
+    const auto [m, n] = Config::kSwap ? std::pair{p.b_columns(), p.m} : std::pair{p.m, p.b_columns()};
     params.stage_bytes = 0;
-    params.a = encode_operand<typename Mainloop::TileA, Config::kClusterN>(spec, a, Config::kKMajorA, m, p,
-                                                                           params.stage_bytes);
-    params.b = encode_operand<typename Mainloop::TileB, Config::kClusterM>(spec, b, Config::kKMajorB, n, p,
-                                                                           params.stage_bytes);
+    constexpr bool kHalvesA = Config::kGated && Config::kSwap, kHalvesB = Config::kGated && !Config::kSwap;
+    params.a = encode_operand<typename Mainloop::TileA, Config::kClusterN, kHalvesA>(spec, a, Config::kKMajorA, m, p,
+                                                                                     params.stage_bytes);
+    params.b = encode_operand<typename Mainloop::TileB, Config::kClusterM, kHalvesB>(spec, b, Config::kKMajorB, n, p,
+                                                                                     params.stage_bytes);
     params.batch_a = a.batch_stride != 0;
     params.batch_b = b.batch_stride != 0;
     params.k = static_cast<int>(p.k);
     params.batch = static_cast<int>(p.batch);
   }
 
-  static constexpr bool kBoxes = !Config::kSwap && device::BoxStore<Config::kTileN>::kAvailable;
+  static constexpr bool kBoxes = !Config::kSwap && device::BoxStore<Config::kOutN>::kAvailable;
+
+  static Output output_of(const Problem& p) {
+    return stores_by_tma(p) ? Output::tma : stores_by_rows(p) ? Output::rows : Output::general;
+  }
+
+  // Z as a D that packs its rows, gate and up as two batches.
+  static Problem z_problem(const Problem& p) {
+    Problem z = p;
+    z.c = {};
+    z.d.major = Major::n;
+    z.d.row_stride = p.b_columns();
+    z.d.col_stride = 1;
+    z.d.batch_stride = p.gated ? p.n : p.batch == 1 ? 0 : p.m * p.n;
+    z.d.pointer_align = 16;
+    if (p.gated) z.batch = 2;
+    return z;
+  }
 
   // The fp32 partials [split][batch][M][N] as the D of a batched problem.
   static Problem partial_problem(const Problem& p, int splits) {
@@ -219,7 +247,7 @@ struct Launcher {
 
   // TMA clips rows of D at multiples of 16 bytes only, so that N must be one.
   static bool stores_by_tma(const Problem& p) {
-    return kBoxes && !(p.has_c() && device::BoxStore<Config::kTileN>::overlaps(size_of(p.d.dtype))) &&
+    return kBoxes && !(p.has_c() && device::BoxStore<Config::kOutN>::overlaps(size_of(p.d.dtype))) &&
            p.n * size_of(p.d.dtype) % 16 == 0 && p.d.major == Major::n && vector_bytes(p.d) >= 16 &&
            p.d.leading_dimension() < (int64_t{1} << 40) / size_of(p.d.dtype);
   }
@@ -236,11 +264,11 @@ struct Launcher {
   }
 
   static CUtensorMap encode_c(const KernelSpec& spec, const Problem& p) {
-    return encode_tensor_map(spec.name, p.c, p.n, p.m, p.batch, {device::store_box_columns(Config::kTileN, 2), 16});
+    return encode_tensor_map(spec.name, p.c, p.n, p.m, p.batch, {device::store_box_columns(Config::kOutN, 2), 16});
   }
 
   static CUtensorMap encode_d(const KernelSpec& spec, const Problem& p) {
-    const Box box{device::store_box_columns(Config::kTileN, size_of(p.d.dtype)), 16};
+    const Box box{device::store_box_columns(Config::kOutN, size_of(p.d.dtype)), 16};
     return encode_tensor_map(spec.name, p.d, p.n, p.m, p.batch, box);
   }
 
@@ -257,7 +285,7 @@ struct Launcher {
     tiles.row_stride = kTileColumns;
     tiles.col_stride = 1;
     tiles.batch_stride = kTileRows * kTileColumns;
-    const Box box{device::store_box_columns(Config::kTileN, size_of(DType::f32)), 16};
+    const Box box{device::store_box_columns(Config::kOutN, size_of(DType::f32)), 16};
     return encode_tensor_map(spec.name, tiles, kTileColumns, kTileRows, slots, box);
   }
 
@@ -279,21 +307,19 @@ struct Launcher {
   }
 
   // Whether to start while the kernel before still runs, which hides the launch, 0.7 of 10 to 14 us. It loses where
-  // only some of the CTAs find a free SM at once: the others take what is left over, and loads run at two thirds of
-  // their speed (why is not known). H200, us early | not, kernels of one kind one after the other: 64 CTAs 10.8 | 11.6,
-  // 128 14.4 | 15.3, but 72 CTAs 14.3 | 11.2 and 56 with a long K 38.2 | 33.5. Pairs are never scattered so: 72 to 112
-  // CTAs in clusters of two gain 4 to 8 %.
+  // many SMs stay without a CTA: those that the kernel before leaves over are both SMs of some pairs and none of
+  // others, and a pair shares its way to L2. H200, us a block of decode layers: 64 CTAs 145 early | 119 not, 128 CTAs
+  // 110.5 | 113.1. Clusters of two are whole pairs anyway: 72 to 112 CTAs gain 4 to 8 %.
   static constexpr bool starts_early(int ctas, int cluster, int resident) {
-    if (4 * ctas >= 3 * resident || (cluster == 2 && 2 * ctas > resident)) return true;
-    return 5 * (resident % ctas) <= ctas;
+    return 4 * ctas >= 3 * resident || (cluster == 2 && 2 * ctas > resident);
   }
 
-  // The kernel's M and N, and what a cluster's tile has of them.
+  // M and N of D as the kernel computes it, and what a cluster's tile has of them.
   static std::pair<int64_t, int64_t> extents(const Problem& p) {
     return Config::kSwap ? std::pair{p.n, p.m} : std::pair{p.m, p.n};
   }
-  static constexpr int kClusterTileM = Config::kTileM * Config::kClusterM;
-  static constexpr int kClusterTileN = Config::kTileN * Config::kClusterN;
+  static constexpr int kClusterTileM = Config::kOutM * Config::kClusterM;
+  static constexpr int kClusterTileN = Config::kOutN * Config::kClusterN;
 
   // Where all clusters of splits run at once. Those left over would take a wave of their own: 256x4096x14336 as 32
   // clusters of four 128x128 tiles, of which an H200 runs 30 at once, takes over 73 us, through the workspace 51.
@@ -354,6 +380,17 @@ struct Launcher {
   namespace gemmx::kernels {                                                                       \
   inline constexpr sm90::Row NAME##_row = GEMMX_SM90_ROW(__VA_ARGS__);                             \
   struct NAME##_config : sm90::Config<NAME##_row> {};                                              \
+  extern const Kernel NAME;                                                                        \
+  const Kernel NAME = {sm90::Launcher<NAME##_config>::prepare, sm90::Launcher<NAME##_config>::run, \
+                       sm90::Launcher<NAME##_config>::workspace_bytes};                            \
+  }
+
+// The same with a function of its own in the epilogue (docs/custom_epilogue.md): FUNCTION is a class of the header that
+// GEMMX_CUSTOM_EPILOGUES names.
+#define GEMMX_SM90_CUSTOM_KERNEL(NAME, FUNCTION, ...)                                              \
+  namespace gemmx::kernels {                                                                       \
+  inline constexpr sm90::Row NAME##_row = GEMMX_SM90_ROW(__VA_ARGS__);                             \
+  struct NAME##_config : sm90::Config<NAME##_row, FUNCTION> {};                                    \
   extern const Kernel NAME;                                                                        \
   const Kernel NAME = {sm90::Launcher<NAME##_config>::prepare, sm90::Launcher<NAME##_config>::run, \
                        sm90::Launcher<NAME##_config>::workspace_bytes};                            \

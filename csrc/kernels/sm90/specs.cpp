@@ -24,7 +24,14 @@ std::string check_extents(const KernelSpec& s, const Problem& p, int sm_count) {
   }
   if (p.k == 0) return "reads A and B through TMA, which needs K of at least 1; here K or alpha is 0";
   const int64_t splits = std::max<int64_t>(p.splits, 1);
-  const auto [m, n] = s.swap_ab ? std::pair{p.n, p.m} : std::pair{p.m, p.n};
+  const bool plain = s.split_k;  // no other form has splits
+  if (!plain && !s.swap_ab &&
+      (p.d.major != Major::n || (p.d.dtype == DType::f32 && p.n * size_of(DType::f32) % kTmaBytes != 0))) {
+    return "writes D and the pre-activation by whole rows, float32 ones in multiples of 16 bytes, got N=" +
+           std::to_string(p.n) + " of " + std::string(name(p.d.dtype));
+  }
+  if (!plain && p.has_c()) return "takes no C: only plain kernels do";
+  const auto [m, n] = s.swap_ab ? std::pair{p.b_columns(), p.m} : std::pair{p.m, p.b_columns()};
   // A cluster's CTAs count too.
   if (device::cta_count(m, n, p.batch, splits * s.cluster.m * s.cluster.n, s.tile.m, s.tile.n) > device::kMaxGridX) {
     return "takes less than 2^31 output tiles";
@@ -60,7 +67,8 @@ bool tma_reads(const Matrix& x) {
 }
 
 PackedBytes packed_bytes(const KernelSpec& s, const Problem& p) {
-  return {packed_bytes_of(p.a, s.major_a == Major::k, p.m, p), packed_bytes_of(p.b, s.major_b == Major::k, p.n, p)};
+  return {packed_bytes_of(p.a, s.major_a == Major::k, p.m, p),
+          packed_bytes_of(p.b, s.major_b == Major::k, p.b_columns(), p)};
 }
 
 std::string supports(const KernelSpec& s, const Problem& p, const Device& device) {
@@ -70,6 +78,11 @@ std::string supports(const KernelSpec& s, const Problem& p, const Device& device
   if (p.b.major == Major::none) as_majors.b.major = s.major_b;
   if (std::string r = supports_common(s, as_majors, device); !r.empty()) return r;
   return check_extents(s, p, device.sm_count);
+}
+
+std::string supports_custom(const KernelSpec& s, const Problem& p, const Device& device) {
+  if (p.activation != Activation::none) return "applies the function that it was built with: activation must be none";
+  return supports(s, p, device);
 }
 
 // Packed operands, then fp32 partials: [split][batch][M][N], which are not needed where the device runs all clusters

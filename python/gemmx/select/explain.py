@@ -15,12 +15,12 @@ import torch
 from gemmx import _C
 from gemmx._checks import describe
 from gemmx._dtypes import dtype_name
-from gemmx._fold import fold_leading
+from gemmx._fold import fold_leading, fold_rows
 from gemmx.ops import _precision_of_torch
 from gemmx.roofline import Roofline, roofline
-from gemmx.select.model import shape_of
+from gemmx.select.model import machine_of, second_step_us, shape_of
 from gemmx.select.profiles import profile
-from gemmx.select.selector import Candidate, Decision, decide, slow_path_reason
+from gemmx.select.selector import Candidate, Decision, decide, form_of, slow_path_reason, two_steps_reason
 
 SHOWN_CANDIDATES = 5
 SHOWN_REJECTED = 8
@@ -75,6 +75,8 @@ class Explanation:
     waves: float
     tail_waste: float  # share of tile work that is padding or idle SMs, 0 to 1
     slow_path: str  # why this is not the fast path, "" when it is
+    form: str = "gemm"  # the op: gemm, gemm_gated, gemm_aux, gemm_gated_aux
+    second_step_us: float = 0.0  # of the elementwise launch after `kernel`, where the form takes two; in predicted_us
     numerics: NumericsCost | None = None  # of batch_invariant
     candidates: list[dict[str, Any]] = field(default_factory=list)
     rejected: dict[str, str] = field(default_factory=dict)
@@ -90,6 +92,13 @@ class Explanation:
         plan = ", ".join(f"{k} {v}" for k, v in self.plan.items() if k in ("schedule", "splits", "raster", "swizzle"))
         lines += [f"  kernel    {self.kernel}" + ("" if self.built else "  (not built here)")]
         lines += [f"  plan      {plan}", f"  why       {self.why}"]
+        if self.second_step_us:
+            lines.append(
+                f"  form      {self.form} in two steps: the product into a float32 workspace, then an elementwise "
+                f"launch ({self.second_step_us:.2f} us)"
+            )
+        elif self.form != "gemm":
+            lines.append(f"  form      {self.form} in one launch")
         if self.tiles:
             lines.append(
                 f"  tiles     {self.tiles} tiles, {self.ctas} CTAs, {self.waves:.2f} waves, "
@@ -158,8 +167,11 @@ def _why(decision: Decision) -> str:
 
 def explain_problem(problem: _C.Problem, device: _C.Device, *, only_built: bool = True) -> Explanation:
     """Explains the selection of a non-empty Problem. RuntimeError when nothing can run it."""
-    decision = decide(problem, device, only_built=only_built)
+    two_steps = two_steps_reason(problem, device, only_built=only_built)
+    computed = _C.plain_problem(problem) if two_steps else problem
+    decision = decide(computed, device, only_built=only_built)
     chosen, shape = decision.chosen, shape_of(problem)
+    second = second_step_us(problem, machine_of(device)) if two_steps else 0.0
     estimate, row = chosen.estimate, decision.table_row
     roof = _roofline_of(problem, device, chosen)
     return Explanation(
@@ -169,16 +181,18 @@ def explain_problem(problem: _C.Problem, device: _C.Device, *, only_built: bool 
         plan=chosen.plan.to_dict(),
         why=_why(decision),
         built=_C.built_for(chosen.kernel.name, device.capability),
-        predicted_us=estimate.us,
+        predicted_us=estimate.us + second,
         measured_us=row.us if row else None,
         roofline=roof,
-        fraction_of_roofline=roof.time_us / (row.us if row and row.m == shape.m else estimate.us),
+        fraction_of_roofline=roof.time_us / (second + (row.us if row and row.m == shape.m else estimate.us)),
         bound=estimate.bound,
         tiles=estimate.tiles,
         ctas=estimate.ctas,
         waves=estimate.waves,
         tail_waste=estimate.tail_waste,
-        slow_path=slow_path_reason(problem, device, chosen.plan),
+        slow_path=f"{two_steps}." if two_steps else slow_path_reason(problem, device, chosen.plan),
+        form=form_of(problem),
+        second_step_us=second,
         numerics=_numerics_cost(decision, only_built),
         candidates=[_candidate_dict(c) for c in decision.candidates],
         rejected=decision.rejected,
@@ -210,7 +224,10 @@ def _numerics_cost(decision: Decision, only_built: bool) -> NumericsCost | None:
 
 
 def _roofline_of(problem: _C.Problem, device: _C.Device, chosen: Candidate) -> Roofline:
-    """The roofline with the bytes this problem really has: C and bias read, a shared operand counted once."""
+    """The roofline with the bytes this problem really has.
+
+    C and bias read, a shared operand counted once, a gated D of half the product's columns, Z written.
+    """
     shape = shape_of(problem)
     packed = (shape.m * shape.k * shape.bytes_a + shape.k * shape.n * shape.bytes_b) * shape.batch
     tile = chosen.kernel.tile[1::-1] if chosen.kernel.swap_ab else chosen.kernel.tile[:2]
@@ -223,7 +240,7 @@ def _roofline_of(problem: _C.Problem, device: _C.Device, chosen: Candidate) -> R
         batch=shape.batch,
         tile=(tile[0], tile[1]) if all(tile) else (128, 128),
         precision=shape.precision,
-        extra_bytes=shape.read_bytes - packed,
+        extra_bytes=shape.read_bytes - packed + shape.write_bytes - shape.m * shape.n * shape.batch * shape.bytes_d,
     )
 
 
@@ -272,12 +289,15 @@ def check_shape(
     align_bytes: int = 16,
     c: str | None = None,
     bias: str | None = None,
+    gated: bool = False,
+    aux: bool = False,
     **options: Any,
 ) -> _C.Checked:
     """The checked call for operands that are described instead of given.
 
     dtype: of A and B; out_dtype: of D; c and bias: their dtypes where present ("bf16", "f16", "f32").
     major_a: "k" (M, K) row-major, "m" stored (K, M); major_b: "k" stored (N, K), "n" (K, N) row-major.
+    gated: gemm_gated, whose b and bias have 2 n columns, gate | up. aux: gemm_aux, which keeps Z.
     lda to ldd: leading dimensions in elements, 0 packed. align_bytes: alignment of every matrix.
     options: alpha, beta, activation, activation_args, precision, numerics, schedule, splits, kernel as in gemm.
     """
@@ -299,16 +319,17 @@ def check_shape(
         element = {"lda": dtype, "ldb": dtype, "ldc": c}.get(name) or out_dtype or dtype
         return _C.TensorDesc(element, "cuda", 0, sizes, strides, next(addresses))
 
+    columns = 2 * n if gated else n
     operands: dict[str, Any] = {}
     if c:
         operands["c"] = matrix("ldc", m, n, True, ldc)
     if bias:
-        operands["bias"] = _C.TensorDesc(bias, "cuda", 0, [n], [1], next(addresses) & ~15)
-    if ldd or align_bytes < 16:
+        operands["bias"] = _C.TensorDesc(bias, "cuda", 0, [columns], [1], next(addresses) & ~15)
+    if (ldd or align_bytes < 16) and not (gated or aux):  # whose D is always their own
         options["out"] = matrix("ldd", m, n, True, ldd)
     a = matrix("lda", m, k, major_a == "k", lda)
-    b = matrix("ldb", k, n, major_b == "n", ldb)
-    return _C.check_gemm(a, b, **operands, out_dtype=out_dtype, **options)
+    b = matrix("ldb", k, columns, major_b == "n", ldb)
+    return _C.check_gemm(a, b, **operands, out_dtype=out_dtype, gated=gated, aux=aux, **options)
 
 
 class _Explain:
@@ -335,15 +356,22 @@ class _Explain:
         schedule: str | None = None,
         splits: int = 0,
         kernel: str | None = None,
+        gated: bool = False,
+        aux: bool = False,
         device: str | _C.Device | None = None,
     ) -> Explanation:
         """Explains `gemmx.gemm` of these tensors, which may be real, meta or fake; nothing is computed.
+
+        gated: explains `gemmx.gemm_gated`, which takes no c and no scale_d. aux: `gemmx.gemm_aux`, or with gated what
+        `gemmx.gemm_gated` runs where autograd records it.
 
         device: a profile's name or a Device; by default the tensors' GPU, and the h200 profile where there is
         none. Raises as the op does for a wrong call, RuntimeError when nothing can run it.
         """
         if precision is None:
             precision = _precision_of_torch(a)
+        if gated and a.dim() > 2:
+            a = fold_rows(a)
         if a.dim() > 3:
             a, c, out, _ = fold_leading(a, b, c, out)
         checked = _C.check_gemm(
@@ -361,6 +389,8 @@ class _Explain:
             schedule=schedule,
             splits=splits,
             kernel=kernel,
+            gated=gated,
+            aux=aux,
         )
         target, only_built = _target(device, a.device)
         return _explain(checked, target, only_built)

@@ -43,6 +43,8 @@ class KernelInfo:
     threads: int
     smem_bytes: int
     swap_ab: bool
+    gated: bool
+    aux: bool
     teaching: bool
     schedules: tuple[str, ...]
     priority: int
@@ -70,6 +72,8 @@ def kernel_infos() -> tuple[KernelInfo, ...]:
             threads=s.threads,
             smem_bytes=s.smem_bytes,
             swap_ab=s.swap_ab,
+            gated=s.gated,
+            aux=s.aux,
             teaching=s.teaching,
             schedules=tuple(s.schedules),
             priority=s.priority,
@@ -125,7 +129,7 @@ class Shape:
     """A Problem as plain numbers: sizes, bytes of an element, and the widest aligned access of each operand."""
 
     m: int
-    n: int
+    n: int  # columns of B, which the MMA tiles: of a gated problem twice D's
     k: int
     batch: int
     dtype: str
@@ -138,7 +142,7 @@ class Shape:
     shared_a: bool  # one A serves all batches
     shared_b: bool
     read_bytes: float  # A, B, C and bias, each once
-    write_bytes: float
+    write_bytes: float  # D, and Z where it is kept
     precision: str
     has_c: bool
     c_by_tma: bool  # as far as the problem decides it
@@ -152,7 +156,8 @@ class Shape:
 def shape_of(problem: _C.Problem) -> Shape:
     """The plain numbers of a Problem."""
     a, b, c, d = problem.a, problem.b, problem.c, problem.d
-    m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
+    m, n, k, batch = problem.m, problem.b_columns, problem.k, problem.batch
+    written = problem.n + (n if problem.aux else 0)  # columns of D and Z
     bytes_a, bytes_b, bytes_d = (ELEMENT_BYTES.get(x.dtype, 1) for x in (a, b, d))
     shared_a, shared_b = batch > 1 and a.batch_stride == 0, batch > 1 and b.batch_stride == 0
     read = float(m * k * bytes_a * (1 if shared_a else batch) + k * n * bytes_b * (1 if shared_b else batch))
@@ -175,7 +180,7 @@ def shape_of(problem: _C.Problem) -> Shape:
         shared_a=shared_a,
         shared_b=shared_b,
         read_bytes=read,
-        write_bytes=float(m * n * bytes_d * batch),
+        write_bytes=float(m * written * bytes_d * batch),
         precision=problem.precision,
         has_c=c.dtype != "none",
         c_by_tma=_tma_moves(c, n) and _tma_moves(d, n),
@@ -496,6 +501,17 @@ def library_estimate(shape: Shape, machine: Machine) -> Estimate:
         mma_us=mma_us,
         dram_us=dram_us,
         fixed_us=fixed,
+    )
+
+
+def second_step_us(problem: _C.Problem, machine: Machine) -> float:
+    """Time of the elementwise launch that makes D of the float32 Z of plain_problem()."""
+    cal, shape = machine.cal, shape_of(problem)
+    z_bytes = 4.0 * shape.m * shape.n * shape.batch
+    stream = machine.dram_bytes_per_us * cal.dram_efficiency
+    l2_rate = cal.l2_bytes_per_clock * machine.sms * machine.clock_mhz
+    return (
+        cal.reduce_us + z_bytes / (l2_rate if z_bytes < machine.l2_bytes / 2 else stream) + shape.write_bytes / stream
     )
 
 

@@ -15,7 +15,7 @@ cache calls it once per Problem.
 from __future__ import annotations
 
 import atexit
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from gemmx import _C
@@ -73,7 +73,7 @@ def _prescribed_splits(problem: _C.Problem) -> int:
     """The cuts of K that batch_invariant prescribes; 0 where they are the caller's or the selector's choice."""
     if problem.numerics != "batch_invariant" or problem.k == 0:
         return 0
-    return _C.splits_for(problem.n, problem.k, ELEMENT_BYTES[problem.a.dtype])
+    return _C.splits_for(problem.b_columns, problem.k, ELEMENT_BYTES[problem.a.dtype])
 
 
 def _split_counts(problem: _C.Problem, kernel: KernelInfo, shape: Shape, machine: Machine) -> tuple[int, ...]:
@@ -161,21 +161,50 @@ def _refusals(
     return reasons
 
 
+def form_of(problem: _C.Problem) -> str:
+    """The op that computes such problems."""
+    return "gemm" + "_gated" * problem.gated + "_aux" * problem.aux
+
+
+def two_steps_reason(problem: _C.Problem, device: _C.Device, *, only_built: bool = True) -> str:
+    """Why no kernel computes the form of the problem, so that it takes two launches; "" where one does.
+
+    As _C.form_supported, which decides it for a call, and of profiles, too.
+    """
+    if not (problem.gated or problem.aux):
+        return ""
+    infos, form = {k.name: k for k in kernel_infos()}, form_of(problem)
+    named = infos.get(problem.kernel)
+    if named is not None:
+        plain = not (named.gated or named.aux)
+        return f"{named.name} was asked for, which does not compute {form}" if plain else ""
+    of_form = [k for k in infos.values() if (k.gated, k.aux) == (problem.gated, problem.aux) and not k.teaching]
+    reasons = _refusals(problem, device, (), only_built)
+    if any(not reasons[k.name] for k in of_form):
+        return ""
+    nearest = _nearest(problem, device, of_form)
+    if nearest is None:
+        return f"no kernel for {device.name} computes {form} of {problem}"
+    return f"no kernel computes {form} of {problem}; the nearest, {nearest.name}, {reasons[nearest.name]}"
+
+
+def _nearest(problem: _C.Problem, device: _C.Device, kernels: Iterable[KernelInfo]) -> KernelInfo | None:
+    """The kernel of highest priority for the device and the dtype."""
+    near = [
+        k
+        for k in kernels
+        if not k.teaching and k.dtype_a == problem.a.dtype and k.min_capability <= device.capability <= k.max_capability
+    ]
+    return max(near, key=lambda k: (k.priority, k.name), default=None)
+
+
 def _no_kernel(problem: _C.Problem, device: _C.Device, reasons: dict[str, str]) -> RuntimeError:
     """One sentence on why nothing runs the problem: the reason of the requested kernel, or of the nearest one."""
     if problem.kernel:
         return RuntimeError(
             f"kernel: {problem.kernel} can't run {problem} on {device.name}: it {reasons[problem.kernel]}."
         )
-    near = [
-        k
-        for k in kernel_infos()
-        if not k.teaching
-        and k.dtype_a == problem.a.dtype
-        and k.min_capability <= device.capability <= k.max_capability
-        and reasons[k.name]
-    ]
-    nearest = max(near, key=lambda k: (k.priority, k.name), default=None)
+    nearest = _nearest(problem, device, (k for k in kernel_infos() if reasons[k.name]))
     detail = f"; the nearest, {nearest.name}, {reasons[nearest.name]}" if nearest else ""
     return RuntimeError(f"no kernel can run {problem} on {device.name}{detail}.")
 

@@ -7,9 +7,10 @@ A table is a JSON file, shipped in tables/ or the user's own (`gemmx.load_table(
        "epilogue": "bias+silu", "align": 16, "us": 11.6,
        "plan": {"kernel": "...", "schedule": "data_parallel", "splits": 1, "raster": "along_m", "swizzle": 1}}]}
 
-A row that was measured with numerics batch_invariant has a further column, "numerics": "batch_invariant".
+A row that was measured with numerics batch_invariant has a further column, "numerics": "batch_invariant"; one of a
+gated problem has "gated": true, of a problem that keeps Z "aux": true. n counts D's columns.
 
-A row serves problems of the same N, K, batch, dtypes, majors, epilogue and alignment: first of the same M, then
+A row serves problems of the same form, N, K, batch, dtypes, majors, epilogue and alignment: first of the same M, then
 of the nearest M within a factor of two. A row of batch_invariant serves such problems only; one of the default serves
 them after those, where its plan is one that batch_invariant allows. Of several rows of one problem the first in the
 file that can run is taken: the others are for a library without the first's kernel, a caller who excludes its family,
@@ -42,8 +43,8 @@ MAX_M_RATIO = 2.0
 MAX_BYTES = 64 << 20
 _INT64 = range(-(2**63), 2**63)
 
-# n, k, batch, dtypes, majors, epilogue, align, numerics
-Key = tuple[int, int, int, str, str, str, int, str]
+# n, k, batch, dtypes, majors, epilogue, align, numerics, gated, aux
+Key = tuple[int, int, int, str, str, str, int, str, bool, bool]
 
 _COLUMNS: dict[str, type] = {
     "m": int,
@@ -58,6 +59,8 @@ _COLUMNS: dict[str, type] = {
     "plan": dict,
 }
 DEFAULT_NUMERICS = "deterministic"  # of a row without the column
+# Columns that a row has only where the problem is of that form.
+FORMS = ("gated", "aux")
 NUMERICS = (DEFAULT_NUMERICS, "batch_invariant")
 _PLAN_COLUMNS: dict[str, type] = {"kernel": str, "schedule": str, "splits": int, "raster": str, "swizzle": int}
 _ALGORITHM = {"algo", "algo_version"}
@@ -91,14 +94,14 @@ class Tables:
         """Rows that may serve the problem, the best first: M itself, then nearer before farther, ties lower.
 
         Rows of another epilogue come last: those of the plain product, whose best tile is mostly the best with an
-        epilogue too. Of one epilogue the rows of the problem's own numerics come first, then those of the default. That
-        their plans may serve is for the caller to ask (_C.check_plan).
+        epilogue too, and of gated problems those of silu alone. Of one epilogue the rows of the problem's own numerics
+        come first, then those of the default. That their plans may serve is for the caller to ask (_C.check_plan).
         """
         table = self.gpus.get(device.name, {})
-        n, k, batch, dtypes, majors, own, align, numerics = table_key(problem)
+        n, k, batch, dtypes, majors, own, align, numerics, gated, aux = table_key(problem)
         keys: list[Key] = [
-            (n, k, batch, dtypes, majors, epilogue, align, of)
-            for epilogue in (own, "none")
+            (n, k, batch, dtypes, majors, epilogue, align, of, gated, aux)
+            for epilogue in (own, "silu" if gated else "none")
             for of in (numerics, DEFAULT_NUMERICS)
         ]
         m = problem.m
@@ -134,12 +137,13 @@ def table_key(problem: _C.Problem) -> Key:
         dtypes += f",{problem.precision}"
     majors = "".join("x" if x.major == "none" else x.major for x in (a, b, d))
     align = min(a.vector_bytes, b.vector_bytes, d.vector_bytes)
-    return (problem.n, problem.k, problem.batch, dtypes, majors, epilogue_kind(problem), align, problem.numerics)
+    of_call = (epilogue_kind(problem), align, problem.numerics, problem.gated, problem.aux)
+    return (problem.n, problem.k, problem.batch, dtypes, majors, *of_call)
 
 
 def row_dict(problem: _C.Problem, plan: _C.Plan, us: float) -> dict[str, Any]:
     """The row of a table for a measured plan."""
-    n, k, batch, dtypes, majors, epilogue, align, numerics = table_key(problem)
+    n, k, batch, dtypes, majors, epilogue, align, numerics, *form = table_key(problem)
     return {
         "m": problem.m,
         "n": n,
@@ -150,6 +154,7 @@ def row_dict(problem: _C.Problem, plan: _C.Plan, us: float) -> dict[str, Any]:
         "epilogue": epilogue,
         "align": align,
         **({} if numerics == DEFAULT_NUMERICS else {"numerics": numerics}),
+        **{name: True for name, present in zip(FORMS, form, strict=True) if present},
         "us": us,
         "plan": plan.to_dict(),
     }
@@ -209,10 +214,13 @@ def parse_table(text: str, source: str) -> tuple[str, list[tuple[Key, TableRow]]
         numerics = row.get("numerics", DEFAULT_NUMERICS)
         if numerics not in NUMERICS:
             raise ValueError(f"{where} has numerics = {numerics!r:.60}, it is one of {', '.join(NUMERICS)}.")
+        form = [row.get(name, False) for name in FORMS]
+        if not all(isinstance(x, bool) for x in form):
+            raise ValueError(f"{where} has {' and '.join(FORMS)} that are not true or false.")
         if row["plan"]["kernel"] not in known:
             stale.add(row["plan"]["kernel"])
             continue
-        key = (*(row[c] for c in ("n", "k", "batch", "dtypes", "majors", "epilogue", "align")), numerics)
+        key = (*(row[c] for c in ("n", "k", "batch", "dtypes", "majors", "epilogue", "align")), numerics, *form)
         plan = _parse_plan(where, row["plan"])
         rows.append((key, TableRow(row["m"], float(row["us"]), plan, source, row["epilogue"], numerics)))
     if stale:
