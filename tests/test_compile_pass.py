@@ -254,8 +254,8 @@ LEFT: dict[str, tuple[Function, str]] = {
     ),
     "two weights": (
         lambda x, w, b, r: F.silu(F.linear(x, w)) * F.linear(x, w * 2),
-        "mm and mm_1 are gate and up of two weights: gemm_gated takes one, gate | up, and to concatenate them here "
-        "would be a copy a call",
+        "mm and mm_1 are gate and up of two weights: gemm_gated takes one, gate | up; gemmx.convert makes it once, "
+        "here it would be a copy a call",
     ),
     "second half": (
         lambda x, w, b, r: gated(F.silu, gates(F.linear(x, w))[::-1]),

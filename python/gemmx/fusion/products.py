@@ -268,7 +268,7 @@ def _two_weights(
             if peel(linear.a, set()) is peel(other.a, set()) and linear.product is not other.product:
                 reason = (
                     f"{linear.product} and {other.product} are gate and up of two weights: gemm_gated takes one, "
-                    f"gate | up, and to concatenate them here would be a copy a call"
+                    f"gate | up; gemmx.convert makes it once, here it would be a copy a call"
                 )
                 yield Match(tail, linear, around | linear.nodes, activation, refusal=reason)
                 yield Match(tail, other, around | other.nodes, activation, refusal=reason)
