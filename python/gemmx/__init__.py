@@ -9,6 +9,7 @@ slower path an error. gemmx.nn has modules, and gemmx.convert puts them into a m
 from gemmx import _library as _library  # first: loads what the rest needs
 from gemmx._C import version as _version
 from gemmx._strict import strict
+from gemmx.compile_pass import compile_pass
 from gemmx.nn import convert
 from gemmx.ops import gemm, gemm_aux, gemm_gated
 from gemmx.roofline import roofline
@@ -19,6 +20,7 @@ from gemmx.select.tables import load_table
 __version__ = _version()
 __all__ = [
     "__version__",
+    "compile_pass",
     "convert",
     "explain",
     "gemm",

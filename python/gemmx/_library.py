@@ -25,10 +25,13 @@ def _folder() -> Path:
     return Path(override) if override else Path(__file__).parent
 
 
+def torch_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+
+
 def _check_torch_version() -> None:
     oldest = ".".join(map(str, _OLDEST_TORCH))
-    found = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-    if found < _OLDEST_TORCH:
+    if torch_version() < _OLDEST_TORCH:
         raise ImportError(
             f"gemmx needs torch {oldest} or newer, whose stable ABI it is built on, but found torch "
             f"{torch.__version__}; install torch>={oldest}"
