@@ -385,6 +385,67 @@ def test_compiled_gradients(backend: str) -> None:
             assert x.stride() == y.stride()
 
 
+@pytest.fixture
+def as_on_cuda() -> Iterator[None]:
+    """CPU tensors take the way that the C++ kernels of key AutogradCUDA take."""
+    ops = torch.ops.gemmx
+    library = torch.library.Library("gemmx", "IMPL")
+
+    def gemm(a: Tensor, b: Tensor, c: Any = None, bias: Any = None, *scales: Any, **options: Any) -> Tensor:
+        wants = torch.is_grad_enabled() and ops._wants_gradient(a, b, c, bias)
+        return (ops._gemm_recorded if wants else ops._gemm)(a, b, c, bias, *scales, **options)  # type: ignore[no-any-return]
+
+    def gemm_gated(a: Tensor, b: Tensor, bias: Any = None, *scales: Any, **options: Any) -> Tensor:
+        wants = torch.is_grad_enabled() and ops._wants_gradient(a, b, None, bias)
+        op = ops._gemm_gated_recorded if wants else ops._gemm_gated
+        return op(a, b, bias, *scales, **options)  # type: ignore[no-any-return]
+
+    library.impl("gemm", gemm, "AutogradCPU")
+    library.impl("gemm_gated", gemm_gated, "AutogradCPU")
+    yield
+    library._destroy()
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_the_way_over_the_internal_ops() -> None:
+    tensors = normal(3, 4), normal(6, 4), normal(6)
+    expected = gradients(
+        lambda a, w, bias: 2 * plain(plain(a, w.t(), bias=bias, activation="gelu"), w, gated=True), leaves(*tensors)
+    )
+    test_compiled_gradients("aot_eager")
+    torch._dynamo.reset()
+    graphs: list[str] = []
+
+    def backend(module: Any, inputs: Any) -> Any:
+        from functorch.compile import make_boxed_func
+        from torch._dynamo.backends.common import aot_autograd
+
+        def keep(graph: Any, _: Any) -> Any:
+            graphs.append(graph.code)
+            return make_boxed_func(graph)
+
+        return aot_autograd(fw_compiler=keep, bw_compiler=keep)(module, inputs)
+
+    compiled = torch.compile(layer, backend=backend, fullgraph=True)
+    for function in (layer, compiled):
+        for x, y in zip(gradients(function, leaves(*tensors)), expected, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        compiled(*tensors)
+    forward, backward, inference = graphs
+    assert [f"gemmx.{op}.default" in forward for op in ("gemm_aux", "gemm_gated_aux")] == [True] * 2
+    assert [f"gemmx.{op}.default" in backward for op in ("activation_backward", "gated_backward", "gemm")] == [True] * 3
+    assert [f"gemmx.{op}.default" in inference for op in ("_gemm", "_gemm_gated")] == [True] * 2
+    assert not any("_wants_gradient" in graph for graph in graphs)
+    for name, run in transforms():
+        if name != "hessian":
+            own, torchs = (
+                run(lambda a, w, bias, f=f: f(a, w.mT, None, bias, activation="gelu").square().sum())
+                for f in (call, plain)
+            )
+            torch.testing.assert_close(own, torchs, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda", "meta"])
 def test_fakes_have_gradients(device: str) -> None:
     with FakeTensorMode():

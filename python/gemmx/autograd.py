@@ -352,7 +352,8 @@ for _op in ("gemm", "gemm_gated"):
     _recorded = f"_{_op}_recorded"
     register(_recorded, keeping_errors(_recording(_recorded)), "Autograd", with_keys=True)
     library.impl(f"_{_op}", torch.library.fallthrough_kernel, "Autograd")  # type: ignore[no-untyped-call]
-register("_wants_gradient", _wants_gradient, "CompositeExplicitAutograd")
+# At the Autograd key it sees the tensors that were passed; below, a tracer's modes would see what those stand for.
+register("_wants_gradient", _wants_gradient, "Autograd")
 register("gemm_out", _gemm_out_autograd, "Autograd", with_keys=True)
 register("gemm_out", _gemm_out_inplace, "ADInplaceOrView", with_keys=True)
 for _op in ("activation_backward", "gated_backward"):
