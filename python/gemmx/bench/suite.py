@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gemmx import _C
+from gemmx.bench import epilogue
 from gemmx.bench.accuracy import error_over_bound
 from gemmx.bench.cases import Call, Case
 from gemmx.bench.manifest import Row
@@ -76,7 +77,7 @@ def _measure(case: Case, plan: Any, device: Any) -> Result:
     row, problem = case.row, case.problem()
     result = outcome(row, "measured")
     result |= {"kernel": plan.kernel, "kernel_family": kernel_family(plan.kernel), "plan": str(plan)}
-    arms: dict[str, Arm] = {"torch": case.arm(case.torch_call()), "gemmx": case.arm(case.gemmx_call())}
+    arms: dict[str, Arm] = {**_torch_arms(case, result), "gemmx": case.arm(case.gemmx_call())}
     result["error"] = check_call(case, case.gemmx_call(), plan.kernel)
 
     own, own_reason = _own_request(case, plan, device)
@@ -103,6 +104,8 @@ def _measure(case: Case, plan: Any, device: Any) -> Result:
     timings = time_arms(arms, sets=case.sets)
     if own is not None and "own" not in timings:
         timings["own"] = timings["gemmx"]  # the selector chose one of our kernels: the same plan, the same arm
+    if row.suite == epilogue.SUITE:
+        _add_epilogue(result, timings)
     _add_timings(result, timings, {"own": own_reason, "cublaslt_best": lt_reason, "floor": floor_reason})
     if aligned is not None:
         _add_aligned(result, timings)
@@ -110,6 +113,36 @@ def _measure(case: Case, plan: Any, device: Any) -> Result:
     result["gbps"] = four_digits(case.bytes / result["gemmx_us"] / 1e3)
     result["tflops"] = four_digits(row.flops / result["gemmx_us"] / 1e6)
     return result
+
+
+def _torch_arms(case: Case, result: Result) -> dict[str, Arm]:
+    """One arm; of suite epilogue eager and compile, compiled here, and the library's fused call where it has one."""
+    row = case.row
+    if row.suite != epilogue.SUITE:
+        return {"torch": case.arm(case.torch_call())}
+    calls = epilogue.torch_calls(row)
+    result["compile_mode"] = epilogue.COMPILE_MODES[row.compile] or "default"
+    result["compile_seconds"] = epilogue.warm(case, calls["compile"])
+    addmm = epilogue.addmm_activation_call(row)
+    if addmm is not None:
+        calls[epilogue.ADDMM_ARM] = addmm
+    return {name: case.arm(call) for name, call in calls.items()}
+
+
+def _add_epilogue(result: Result, timings: dict[str, Timing]) -> None:
+    """Times of suite epilogue's torch arms, what gemmx takes of them, and as "torch" the better of eager and compile.
+
+    A torch arm that fails fails the row: without it torch's time would be a weaker one.
+    """
+    arms = [arm for arm in (*epilogue.TORCH_ARMS, epilogue.ADDMM_ARM) if arm in timings]
+    for arm in arms:
+        if timings[arm].error is not None:
+            raise RuntimeError(f"{arm}: {timings[arm].error}")
+        result |= timing_fields(arm, timings[arm])
+        if timings["gemmx"].error is None:
+            result |= ratio_fields(timings, arm, "gemmx")
+    result["torch_arm"] = min(epilogue.TORCH_ARMS, key=lambda arm: timings[arm].median_us)
+    timings["torch"] = timings[result["torch_arm"]]
 
 
 def aligned_row(row: Row) -> Row | None:
