@@ -93,8 +93,8 @@ def row_cells(row: Result) -> list[str]:
     return [row["name"], shape, *times, ratio, tflops, gbps, cell(row["error"], 3), row["kernel"]]
 
 
-EPILOGUE_HEAD = ("row, us", "gemmx", "own", "eager", "compile", "_addmm_", "torch/gemmx", "eager/gemmx", "goals", "error",
-                 "compiled s", "kernel")  # fmt: skip
+EPILOGUE_HEAD = ("row, us", "gemmx", "own", "eager", "compile", "_addmm_", "torch/gemmx", "eager/gemmx", "goals",
+                 "error", "compiled s", "kernel")  # fmt: skip
 
 
 def epilogue_cells(row: Result) -> list[str]:

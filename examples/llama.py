@@ -6,7 +6,8 @@
     python examples/llama.py --tiny --device cpu    a model of two small layers on the CPU, to see that it runs
 
 The steps: a prompt of 2048 tokens, one token of decoding with 1024 tokens of context at batch 1, 16 and 64, and one
-training step (forward and backward, no optimizer) of 2 x 2048 tokens. All that gemmx changes is gemmx.convert(model).
+training step (forward and backward, no optimizer) of 2 x 2048 tokens. gemmx.nn.convert(model) is all that gemmx
+changes.
 
 The model is transformers' own LlamaForCausalLM. The loop over its layers and the key-value cache, a static buffer a
 layer that the new tokens are written into, are this file's, the same for every arm. torch.compile gets the layers in
@@ -36,7 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import gemmx
+import gemmx.nn
 from gemmx import _C
 from gemmx.bench import model as bench
 from gemmx.bench import results
@@ -55,6 +56,7 @@ SHAPES: dict[str, dict[str, Any]] = {
              "num_key_value_heads": 2, "tie_word_embeddings": False, **COMMON, "vocab_size": 160},
 }  # fmt: skip
 TINY_CONTEXT = 16
+NOT_CAPTURED = "its kernels keep the GPU busy without a graph, and four graphs would hold four steps' activations"
 TIMES: dict[str, Any] = {"sets": 1, "budget_us": 1_000_000.0, "max_rounds": 60}
 DTYPE = torch.bfloat16
 
@@ -272,9 +274,9 @@ def errors(steps: dict[str, Step], workload: Workload, torch_model: nn.Module) -
 def convert(model: Any) -> Any:
     """A copy of the model with gemmx's layers. RuntimeError where a layer was left: torch would be timed as gemmx."""
     made = copy.deepcopy(model)
-    report = gemmx.convert(made)
+    report = gemmx.nn.convert(made)
     if not report.swapped or report.left:
-        raise RuntimeError(f"gemmx.convert has left a layer of the model: {report}")
+        raise RuntimeError(f"gemmx.nn.convert has left a layer of the model: {report}")
     return made
 
 
@@ -338,11 +340,12 @@ def measure(
             **errors(steps, workload, models["torch"]),
         }
         arms = {arm: arm_of(step) for arm, step in steps.items()}
+        facts["captured"] = not train
+        if train:
+            facts["not_captured"] = NOT_CAPTURED
+            backend = backend or bench.UncapturedCuda()
+        free_cache()
         timings = time_arms(arms, backend=backend, **TIMES)
-        facts["captured"] = all(timing.error is None for timing in timings.values())
-        if not facts["captured"] and is_cuda():
-            facts["not_captured"] = next(f"{arm}: {t.error}" for arm, t in timings.items() if t.error)
-            timings = time_arms(arms, backend=bench.UncapturedCuda(), **TIMES)
         row = bench.row_of(workload, timings, facts)
         if floor is not None:
             torch_us = row[f"{row['torch_arm']}_us"]
@@ -362,9 +365,7 @@ def models_for(kind: str, options: argparse.Namespace) -> dict[str, Any]:
     return {"torch": model, "gemmx": convert(model)}
 
 
-def free(models: dict[str, Any]) -> None:
-    models.clear()
-    torch._dynamo.reset()
+def free_cache() -> None:
     gc.collect()
     if is_cuda():
         torch.cuda.empty_cache()
@@ -377,9 +378,10 @@ def workloads(options: argparse.Namespace) -> Iterator[Workload]:
             yield replace(workload, tokens=tokens, context=TINY_CONTEXT) if options.tiny else workload
 
 
-def run(options: argparse.Namespace, backend: Backend | None = None) -> list[Result]:
+def run(options: argparse.Namespace) -> list[Result]:
     """Every step's row; a step that raises is recorded as failed, and the next one runs."""
     on_gpu = options.device == "cuda"
+    backend = None if on_gpu else bench.HostClock()
     floor = Floor(_C.cuda_device(torch.cuda.current_device()).sm_count) if on_gpu else None
     rows: list[Result] = []
     models: dict[str, Any] = {}
@@ -389,7 +391,9 @@ def run(options: argparse.Namespace, backend: Backend | None = None) -> list[Res
         size = "train" if workload.kind == "train" else "infer"
         try:
             if built != size:
-                free(models)
+                models.clear()
+                torch._dynamo.reset()
+                free_cache()
                 models, built = models_for(workload.kind, options), size
             rows.append(measure(workload, models, options.compile_layers, floor, backend))
         except Exception as error:
@@ -414,8 +418,6 @@ def print_rows(rows: list[Result]) -> None:
     for row in rows:
         if row["status"] != "measured":
             print(f"{row['status']} {row['name']}: {row['reason']}")
-        elif row.get("not_captured"):
-            print(f"{row['name']}: not in a CUDA graph ({row['not_captured']})")
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,8 +26,8 @@ TORCH_ARMS = ("eager", "compile")
 GEMMX_ARMS = ("gemmx", "gemmx_compile")
 ARMS = (*TORCH_ARMS, *GEMMX_ARMS)
 METHOD = (
-    "one CUDA graph of one step per arm, with its own memory pool; arms interleaved in one process, order changed "
-    "every round; random weights and tokens; per-step median, p10 and p90 over rounds; ratios are medians of per-round "
+    "one CUDA graph of one step per arm, with its own memory pool (training: no graph); arms interleaved in one process, "
+    "order changed every round; random weights and tokens; per-step median, p10 and p90 over rounds; ratios are medians of per-round "
     "ratios, of the better torch arm over the better gemmx arm; >= 100 ms of warm-up rounds per row (steady state)"
 )
 ERROR_MARGIN = 1.1  # of the error that torch's own bf16 has against float32
@@ -198,7 +199,7 @@ def gemm_share(kernels: Mapping[str, tuple[int, float]]) -> Result:
 
 
 class UncapturedCuda(CudaBackend):
-    """Runs an arm where time_arms would replay its graph; for a step that cannot be captured."""
+    """Launches an arm where time_arms would replay its graph: for steps whose kernels are not short."""
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         def replay() -> None:
@@ -206,6 +207,24 @@ class UncapturedCuda(CudaBackend):
                 run()
 
         return replay
+
+
+class HostClock:
+    """A Backend that runs arms on the CPU, at once."""
+
+    def warm_up(self, run: Callable[[], None]) -> None:
+        run()
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        return run
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def elapsed_us(self, start: float, end: float) -> float:
+        return 1e6 * (end - start)
+
+    def synchronize(self) -> None: ...
 
 
 def row_of(workload: Workload, timings: Mapping[str, Timing], facts: Mapping[str, Any]) -> Result:
