@@ -216,6 +216,8 @@ CASES = {
     "TN": {"major_a": "m", "major_b": "n"},
     "bias": {"epilogue": "bias"},
     "bias+gelu_tanh": {"epilogue": "bias+gelu_tanh"},
+    "swiglu": {"epilogue": "swiglu"},
+    "bias+swiglu": {"epilogue": "bias+swiglu"},
     "residual": {"epilogue": "residual", "dtype_c": "bf16", "beta": 1.0},
     "bias+residual": {"epilogue": "bias+residual", "dtype_c": "bf16", "beta": 1.0},
     "alpha": {"alpha": 0.5, "epilogue": "residual", "dtype_c": "bf16", "beta": 2.0},
@@ -233,7 +235,8 @@ def test_op_and_torch_compute_the_row(changes: dict[str, Any]) -> None:
     torch.manual_seed(0)
     case = Case(make_row(**changes), device="cpu", sets=2)
     problem = case.problem()
-    assert (problem.m, problem.n, problem.k, problem.batch) == (5, 24, 40, case.row.batch)
+    assert (problem.m, problem.b_columns, problem.k, problem.batch) == (5, 24, 40, case.row.batch)
+    assert problem.n == case.row.d_columns
     ours, theirs = (call(case.inputs[0], case.make_out() if case.needs_out else None)
                     for call in (case.gemmx_call(), case.torch_call()))  # fmt: skip
     assert ours.shape == theirs.shape and ours.stride() == theirs.stride() and ours.dtype == theirs.dtype

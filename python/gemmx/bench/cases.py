@@ -177,7 +177,7 @@ class Case:
     # -- torch ---------------------------------------------------------------------------------------------
 
     def torch_call(self) -> Call:
-        """What a torch user writes for the row: mm, bmm, addmm or baddbmm, then the activation.
+        """What a torch user writes for the row: mm, bmm, addmm or baddbmm, then the activation or the gate.
 
         A residual is addmm's input, which cuBLAS fuses; with a bias too, the bias is fused and the residual
         added in place. torch's defaults throughout.
@@ -204,6 +204,9 @@ class Case:
                 d = product(s.a, s.b, **kwargs)
             if s.bias is not None and s.c is not None:
                 d.add_(s.c, alpha=r.beta)
+            if r.gated:
+                gate, up = d.chunk(2, dim=-1)
+                return TORCH_ACTIVATIONS[GATED_ACTIVATION](gate) * up
             return act(d) if act is not None else d
 
         return call

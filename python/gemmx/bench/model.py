@@ -26,9 +26,10 @@ TORCH_ARMS = ("eager", "compile")
 GEMMX_ARMS = ("gemmx", "gemmx_compile")
 ARMS = (*TORCH_ARMS, *GEMMX_ARMS)
 METHOD = (
-    "one CUDA graph of one step per arm, with its own memory pool (training: no graph); arms interleaved in one process, "
-    "order changed every round; random weights and tokens; per-step median, p10 and p90 over rounds; ratios are medians of per-round "
-    "ratios, of the better torch arm over the better gemmx arm; >= 100 ms of warm-up rounds per row (steady state)"
+    "one CUDA graph of one step per arm, with its own memory pool (training: no graph); arms interleaved in one "
+    "process, order changed every round; random weights and tokens; per-step median, p10 and p90 over rounds; ratios "
+    "are medians of per-round ratios, of the better torch arm over the better gemmx arm; >= 100 ms of warm-up rounds "
+    "per row (steady state)"
 )
 ERROR_MARGIN = 1.1  # of the error that torch's own bf16 has against float32
 PEAK_SIZE = 8192  # the cube whose FLOP/s count as the peak
