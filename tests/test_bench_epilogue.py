@@ -155,10 +155,12 @@ def test_goals_of_the_manifest() -> None:
 @pytest.fixture
 def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Lets a row of the suite be measured on CPU tensors; `us` is what an arm takes, in the order of the arms."""
-    state = SimpleNamespace(device=SimpleNamespace(l2_bytes=1, sm_count=132), failing="", us={})
+    state = SimpleNamespace(device=SimpleNamespace(l2_bytes=1, sm_count=132), failing="", us={}, form_supported=True)
     plan = SimpleNamespace(kernel="sm90_gemm", schedule="data_parallel", splits=1)
     fake = SimpleNamespace(
         select=lambda problem, device: plan,
+        form_supported=lambda problem, device: state.form_supported,
+        plain_problem=lambda problem: SimpleNamespace(gated=False),
         kernels=lambda: [SimpleNamespace(name="sm90_gemm", family="sm90")],
         launch_counts=lambda: {"sm90_gemm": 1},
         reset_launch_counts=lambda: None,
@@ -214,7 +216,13 @@ def test_torchs_time_is_the_better_of_eager_and_compile(pretend_gpu: SimpleNames
     row = suite.measure_row(small("swiglu"), pretend_gpu.device)
     assert results.validate(document([row])) == []
     assert (row["torch_arm"], row["torch_us"]) == ("eager", 11.0) and "addmm_activation_us" not in row
-    assert row["own_us"] == row["gemmx_us"] and 0 < row["error"] <= 1
+    assert row["own_us"] == row["gemmx_us"] and 0 < row["error"] <= 1 and "two_steps" not in row
+
+
+def test_a_gated_row_that_no_kernel_computes_alone_says_so(pretend_gpu: SimpleNamespace) -> None:
+    pretend_gpu.form_supported = False
+    row = suite.measure_row(small("swiglu"), pretend_gpu.device)
+    assert results.validate(document([row])) == [] and row["two_steps"] is True
 
 
 @pytest.mark.parametrize("arm", ["eager", "compile"])

@@ -57,6 +57,13 @@ def request_for(plan: Any) -> dict[str, Any]:
     return {**request, "splits": plan.splits} if plan.schedule == "split_k" else request
 
 
+def launched(problem: Any, device: Any) -> Any:
+    """What the call's kernel computes: the Problem, or of a gated one that no kernel has the plain product before it."""
+    if not getattr(problem, "gated", False) or _C.form_supported(problem, device):
+        return problem
+    return _C.plain_problem(problem)
+
+
 def measure_row(row: Row, device: Any) -> Result:
     """All numbers of a row. Raises where gemmx or torch could not be measured; skips what the op does not take."""
     reason = row.unsupported()
@@ -65,7 +72,7 @@ def measure_row(row: Row, device: Any) -> Result:
     with torch_precision(row.compute):
         case = Case(row, l2_bytes=device.l2_bytes)
         try:
-            plan = _C.select(case.problem(), device)
+            plan = _C.select(launched(case.problem(), device), device)
         except RuntimeError as error:
             if row.compute == "f32":  # what this version promises to run
                 raise
@@ -77,12 +84,14 @@ def _measure(case: Case, plan: Any, device: Any) -> Result:
     row, problem = case.row, case.problem()
     result = outcome(row, "measured")
     result |= {"kernel": plan.kernel, "kernel_family": kernel_family(plan.kernel), "plan": str(plan)}
+    if launched(problem, device) is not problem:
+        result["two_steps"] = True
     arms: dict[str, Arm] = {**_torch_arms(case, result), "gemmx": case.arm(case.gemmx_call())}
     result["error"] = check_call(case, case.gemmx_call(), plan.kernel)
 
     own, own_reason = _own_request(case, plan, device)
     if own is not None:
-        own_plan = _C.select(case.problem(**own), device)  # what the request resolves to
+        own_plan = _C.select(launched(case.problem(**own), device), device)  # what the request resolves to
         result |= {"own_kernel": own_plan.kernel, "own_plan": str(own_plan)}
         if own_plan != plan:
             arms["own"] = case.arm(case.gemmx_call(**own))
@@ -183,7 +192,7 @@ def check_call(case: Case, call: Call, kernel: str) -> float:
 def _own_request(case: Case, plan: Any, device: Any) -> tuple[dict[str, Any] | None, str]:
     """The request for the best plan without cuBLASLt, or why there is none."""
     try:
-        return request_for(choose(case.problem(), device, exclude_families=("cublaslt",))), ""
+        return request_for(choose(launched(case.problem(), device), device, exclude_families=("cublaslt",))), ""
     except (RuntimeError, ValueError) as error:
         return None, f"no plan without cuBLASLt: {error}"
 

@@ -55,6 +55,7 @@ def epilogue_block(document: Document | None) -> str:
         cells = [name, *(number(row.get(f"{arm}_us")) for arm in arms)]
         for over in ratios:
             cells += [number(row.get(f"{over}_over_gemmx"), 3), goal_text(row, over)]
+        cells[0] += " (two steps)" if row.get("two_steps") else ""
         lines.append([*cells, number(row["error"])])
         count += len(epilogue.goals(row))
         missed += sum(not goal.met(row) for goal in epilogue.goals(row))
