@@ -58,7 +58,7 @@ def request_for(plan: Any) -> dict[str, Any]:
 
 
 def launched(problem: Any, device: Any) -> Any:
-    """What the call's kernel computes: the Problem, or of a gated one that no kernel has the plain product before it."""
+    """What the call's kernel computes: the Problem, or the plain product of a gated one that takes two steps."""
     if not getattr(problem, "gated", False) or _C.form_supported(problem, device):
         return problem
     return _C.plain_problem(problem)
