@@ -6,7 +6,7 @@
     python examples/llama.py --tiny --device cpu    a model of two small layers on the CPU, to see that it runs
 
 The steps: a prompt of 2048 tokens, one token of decoding with 1024 tokens of context at batch 1, 16 and 64, and one
-training step (forward and backward, no optimizer) of 2 x 2048 tokens. gemmx.nn.convert(model) is all that gemmx
+training step (forward and backward, no optimizer) of 2 x 2048 tokens. gemmx.convert(model) is all that gemmx
 changes.
 
 The model is transformers' own LlamaForCausalLM. The loop over its layers and the key-value cache, a static buffer a
@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import gemmx.nn
+import gemmx
 from gemmx import _C
 from gemmx.bench import model as bench
 from gemmx.bench import results
@@ -274,9 +274,9 @@ def errors(steps: dict[str, Step], workload: Workload, torch_model: nn.Module) -
 def convert(model: Any) -> Any:
     """A copy of the model with gemmx's layers. RuntimeError where a layer was left: torch would be timed as gemmx."""
     made = copy.deepcopy(model)
-    report = gemmx.nn.convert(made)
+    report = gemmx.convert(made)
     if not report.swapped or report.left:
-        raise RuntimeError(f"gemmx.nn.convert has left a layer of the model: {report}")
+        raise RuntimeError(f"gemmx.convert has left a layer of the model: {report}")
     return made
 
 
