@@ -120,14 +120,14 @@ ladder: $(BUILD)
 
 fmt: $(LINT)
 	git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' | xargs -r $(BIN)clang-format -i
-	$(BIN)ruff format python tests benchmarks cmake setup.py
-	$(BIN)ruff check --fix python tests benchmarks cmake setup.py
+	$(BIN)ruff format python tests benchmarks examples cmake setup.py
+	$(BIN)ruff check --fix python tests benchmarks examples cmake setup.py
 
 # The hooks of .pre-commit-config.yaml, run directly.
 lint: $(LINT)
 	git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' | xargs -r $(BIN)clang-format --dry-run --Werror
-	$(BIN)ruff format --check python tests benchmarks cmake setup.py
-	$(BIN)ruff check python tests benchmarks cmake setup.py
+	$(BIN)ruff format --check python tests benchmarks examples cmake setup.py
+	$(BIN)ruff check python tests benchmarks examples cmake setup.py
 	$(BIN)mypy
 	$(BIN)typos
 	$(BIN)check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the result tables and plots of README.md and docs/ from benchmarks/results.
 
-    python benchmarks/report.py            rewrites the marked blocks, docs/img/<gpu>.svg and <gpu>-bandwidth.svg
+    python benchmarks/report.py            rewrites the marked blocks and the plots docs/img/<gpu>*.svg
     python benchmarks/report.py --check    exit code 1, with a sentence per stale block, when something is out of date
 
 A block lies between two markers; what stands there is replaced:
@@ -16,6 +16,10 @@ A block lies between two markers; what stands there is replaced:
     <!-- end:bandwidth -->
     <!-- begin:invariant nvidia-h200 -->    what batch_invariant costs
     <!-- end:invariant -->
+    <!-- begin:epilogue nvidia-h200 -->     one line per row of suite epilogue: every torch arm, goals
+    <!-- end:epilogue -->
+    <!-- begin:llama nvidia-h200 -->        the steps of a Llama model, and their plot
+    <!-- end:llama -->
 """
 
 from __future__ import annotations
@@ -31,19 +35,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gemmx.bench import epilogue, model
 from gemmx.bench.invariant import costs
 from gemmx.bench.manifest import FLOOR_MAX_M, FLOOR_SUITES
 from gemmx.bench.results import Document, Summary, read, summarise
 from gemmx.bench.stats import weighted_geomean
+from gemmx.bench.tables import (
+    ARM_TITLES,
+    NOT_MEASURED,
+    epilogue_block,
+    llama_block,
+    llama_table,
+    number,
+    runs_line,
+    table,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/benchmarks.md", "docs/numerics.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/numerics.md", "examples/README.md")
 BLOCK = re.compile(
-    r"(<!-- begin:(results|rows|chain|bandwidth|invariant) ([^>]*?) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL
+    r"(<!-- begin:(results|rows|chain|bandwidth|invariant|epilogue|llama) ([^>]*?) -->\n)(.*?)(<!-- end:\2 -->)",
+    re.DOTALL,
 )
 NOTABLE = 1.05  # invariant / default of the rows that are listed
-NOT_MEASURED = "Not measured.\n"
-MODES = ("host", "chain", "invariant")  # result files that are no suite
+MODES = ("host", "chain", "invariant", model.SUITE)  # result files that are no suite
 BANDWIDTH_M = (1, 8, 16, 64)
 TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 
@@ -58,15 +73,6 @@ def load_results(folder: Path) -> dict[str, Suites]:
             continue
         found.setdefault(path.parent.name, {})[path.stem] = read(path)
     return found
-
-
-def number(x: float | None, digits: int = 2) -> str:
-    return "-" if x is None or math.isnan(x) else f"{x:.{digits}f}"
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    align = ["---", *["---:"] * (len(head) - 1)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, align, *rows))
 
 
 def suite_cells(s: Summary) -> list[str]:
@@ -105,15 +111,9 @@ def results_block(gpu: str, suites: Suites, page: Path, root: Path) -> str:
         text += chain_table(suites["chain"]) + "\n"
     if "invariant" in suites:
         text += cost_table(suites["invariant"]) + "\n"
+    if model.SUITE in suites:
+        text += llama_table(suites[model.SUITE]) + "\n"
     return text + runs_line(list(suites.values()))
-
-
-def runs_line(documents: list[Document]) -> str:
-    h = documents[0]["header"]
-    dates = sorted({d["header"]["date"][:10] for d in documents})
-    hashes = sorted({d["header"]["source_hash"][:12] for d in documents})
-    text = f"{h['gpu']}, driver {h['driver']}, torch {h['torch']}, cuBLASLt {h['cublaslt']}; {', '.join(dates)}; "
-    return text + f"library {', '.join(hashes)}.\n"
 
 
 def chain_table(document: Document) -> str:
@@ -218,6 +218,8 @@ def render(page: Path, found: dict[str, Suites], root: Path) -> str:
             "chain": lambda: chain_block(suites.get("chain")),
             "bandwidth": lambda: bandwidth_block(gpu, suites, page, root),
             "invariant": lambda: invariant_block(suites.get("invariant")),
+            "epilogue": lambda: epilogue_block(suites.get(epilogue.SUITE)),
+            "llama": lambda: llama_block(suites.get(model.SUITE), os.path.relpath(llama_path(root, gpu), page.parent)),
         }
         return f"{begin}\n{bodies[kind]()}\n{end}"
 
@@ -353,6 +355,39 @@ def write_bandwidth_plot(path: Path, gpu: str, suites: Suites) -> None:
     save_plot(plt, figure, path, points)
 
 
+def llama_path(root: Path, gpu: str) -> Path:
+    return root / "docs" / "img" / f"{gpu}-llama.svg"
+
+
+def llama_points(suites: Suites) -> dict[str, dict[str, float]]:
+    """Per step, the speed of each arm relative to eager, and the upper limit of the better torch arm."""
+    points: dict[str, dict[str, float]] = {}
+    for row in suites[model.SUITE]["rows"] if model.SUITE in suites else []:
+        if row["status"] == "measured":
+            eager = row["eager_us"]
+            points[row["name"]] = {arm: eager / row[f"{arm}_us"] for arm in model.ARMS}
+            points[row["name"]]["limit"] = eager / row[f"{row['torch_arm']}_us"] * row["upper_limit"]
+    return points
+
+
+def write_llama_plot(path: Path, gpu: str, suites: Suites) -> None:
+    """A group of bars a step; a line over each where the torch arm's GEMMs would be at their floor."""
+    plt, points = pyplot(gpu), llama_points(suites)
+    figure, axes = plt.subplots(figsize=(max(5.0, 1.5 * len(points) + 1), 3.6), layout="constrained")
+    colors = {"eager": "#8a8a8a", "compile": "#d9822b", "gemmx": "#7fb0ea", "gemmx_compile": "#1b6ac9"}
+    width = 0.2
+    for i, (arm, color) in enumerate(colors.items()):
+        places = [x + width * (i - 1.5) for x in range(len(points))]
+        axes.bar(places, [arms[arm] for arms in points.values()], width, color=color, label=ARM_TITLES[arm])
+    limits = [arms["limit"] for arms in points.values()]
+    ends = [[x + side * 2 * width for x in range(len(points))] for side in (-1, 1)]
+    axes.hlines(limits, *ends, color="black", linewidth=1.0, label="GEMMs at their floor")
+    axes.set_xticks(range(len(points)), list(points))
+    axes.set_ylabel("speed relative to eager")
+    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=5)
+    save_plot(plt, figure, path, points)
+
+
 # -- command ---------------------------------------------------------------------------------------------------
 
 
@@ -367,6 +402,7 @@ def stale(root: Path, found: dict[str, Suites]) -> list[str]:
         plots: dict[Path, dict[Any, Any]] = {
             plot_path(root, gpu): plot_points(suites),
             bandwidth_path(root, gpu): bandwidth_points(suites),
+            llama_path(root, gpu): llama_points(suites),
         }
         faults += [
             f"{path.relative_to(root)} does not show benchmarks/results; run python benchmarks/report.py"
@@ -392,6 +428,8 @@ def main() -> int:
             write_plot(plot_path(root, gpu), gpu, suites)
         if bandwidth_points(suites):
             write_bandwidth_plot(bandwidth_path(root, gpu), gpu, suites)
+        if llama_points(suites):
+            write_llama_plot(llama_path(root, gpu), gpu, suites)
     for name in PAGES:
         page = root / name
         if page.exists():

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from gemmx import _C
-from gemmx.bench import chain, invariant, results
+from gemmx.bench import chain, epilogue, invariant, results
 from gemmx.bench.host import measure_host
 from gemmx.bench.manifest import Row, load
 from gemmx.bench.suite import Result, measure_row, outcome
@@ -93,10 +93,24 @@ def row_cells(row: Result) -> list[str]:
     return [row["name"], shape, *times, ratio, tflops, gbps, cell(row["error"], 3), row["kernel"]]
 
 
+EPILOGUE_HEAD = ("row, us", "gemmx", "own", "eager", "compile", "_addmm_", "torch/gemmx", "eager/gemmx", "goals",
+                 "error", "compiled s", "kernel")  # fmt: skip
+
+
+def epilogue_cells(row: Result) -> list[str]:
+    times = [cell(row.get(f"{arm}_us")) for arm in ("gemmx", "own", "eager", "compile", epilogue.ADDMM_ARM)]
+    ratios = [cell(row[f"{over}_over_gemmx"], 3) for over in ("torch", "eager")]
+    goals = ", ".join(f"{g.over} {g.least:g}{'' if g.met(row) else ' MISSED'}" for g in epilogue.goals(row))
+    compiled = f"{row['compile_seconds']:.1f}{' tuned' if row['compile'] else ''}"
+    return [row["name"], *times, *ratios, goals or "-", cell(row["error"], 3), compiled, row["kernel"]]
+
+
 def print_suite(document: results.Document) -> None:
     rows = document["rows"]
     measured = [row for row in rows if row["status"] == "measured"]
-    if measured:
+    if measured and document["header"]["suite"] == epilogue.SUITE:
+        print(results.text_table(EPILOGUE_HEAD, [epilogue_cells(row) for row in measured]))
+    elif measured:
         print(results.text_table(HEAD, [row_cells(row) for row in measured]))
     for row in rows:
         if row["status"] != "measured":

@@ -14,7 +14,7 @@ import torch
 
 from bench_rows import ROOT, EagerGpu, make_row, script
 from gemmx import _C
-from gemmx.bench import chain, invariant, manifest, results, suite, timer
+from gemmx.bench import chain, invariant, manifest, model, results, suite, timer
 from gemmx.bench.cases import Case
 from gemmx.select.explain import check_shape
 from gemmx.select.profiles import profile
@@ -92,6 +92,9 @@ def test_committed_results_are_complete(path: Path) -> None:
     elif path.stem == "invariant":
         manifests = [manifest.load(ROOT / "benchmarks" / "manifests" / f"{s}.csv") for s in invariant.SUITES]
         assert [(r["suite"], r["name"]) for r in found["rows"]] == [(r.suite, r.name) for m in manifests for r in m]
+    elif path.stem == model.SUITE:
+        assert [row["name"] for row in found["rows"]] == list(model.GOALS)
+        assert all(row["layers"] in (16, 32) for row in found["rows"])  # whole models
     elif path.stem != "host":
         names = [row.name for row in manifest.load(ROOT / "benchmarks" / "manifests" / f"{path.stem}.csv")]
         assert [row["name"] for row in found["rows"]] == names

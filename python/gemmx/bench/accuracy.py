@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gemmx import reference
-from gemmx.bench.cases import Case
-from gemmx.bench.manifest import PRECISIONS
+from gemmx.bench.cases import GATED_ACTIVATION, Case
+from gemmx.bench.manifest import PRECISIONS, Row
 
 SAMPLE_ROWS = 64
 SAMPLE_BATCHES = 4
@@ -38,11 +38,40 @@ def error_over_bound(case: Case, d: Tensor) -> float:
 
         a, b = part(inputs.a)[rows], part(inputs.b)
         c = None if inputs.c is None else part(inputs.c)[rows]
-        options: dict[str, Any] = {"alpha": row.alpha, "beta": row.beta, "activation": row.activation}
-        exact = reference.gemm(a, b, c, inputs.bias, out_dtype=torch.float64, **options)
-        bound = reference.error_bound(
-            a, b, c, inputs.bias, out_dtype=d.dtype, precision=PRECISIONS[row.compute], **options
+        exact, bound = (
+            exact_and_bound_gated(row, a, b, inputs.bias, d.dtype)
+            if row.gated
+            else exact_and_bound(row, a, b, c, inputs.bias, d.dtype)
         )
         ratio = ((part(d)[rows].double() - exact).abs() / bound).nan_to_num(nan=torch.inf)
         worst = max(worst, float(ratio.max()))
     return round(worst, 4)
+
+
+def exact_and_bound(  # noqa: PLR0917, the order of the op's schema
+    row: Row, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, out_dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    options: dict[str, Any] = {"alpha": row.alpha, "beta": row.beta, "activation": row.activation}
+    exact = reference.gemm(a, b, c, bias, out_dtype=torch.float64, **options)
+    precision = PRECISIONS[row.compute]
+    return exact, reference.error_bound(a, b, c, bias, out_dtype=out_dtype, precision=precision, **options)
+
+
+def exact_and_bound_gated(
+    row: Row, a: Tensor, b: Tensor, bias: Tensor | None, out_dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Of D = act(gate) * up: the bounds of both halves of Z, through the activation and the product, in float32.
+
+    |D - D64| <= (u_out + 2^-22) |D64| + |up| E + |act| e_up + E e_up + tiny
+    E = L e_gate + 2^-21 (|gate| + |act|), the error of act(gate)
+    """
+    options: dict[str, Any] = {"alpha": row.alpha}
+    z = reference.pre_activation(a, b, bias=bias, **options)
+    z_bound = reference.error_bound(a, b, None, bias, out_dtype=torch.float32, **options)
+    (gate, up), (e_gate, e_up) = z.chunk(2, dim=-1), z_bound.chunk(2, dim=-1)
+    activated = reference.activate(gate, GATED_ACTIVATION)
+    exact = activated * up
+    e_act = reference.LIPSCHITZ[GATED_ACTIVATION] * e_gate + 2.0**-21 * (gate.abs() + activated.abs())
+    bound = (reference.UNIT_ROUNDOFF[out_dtype] + 2.0**-22) * exact.abs() + up.abs() * e_act
+    bound += activated.abs() * e_up + e_act * e_up
+    return exact, bound + reference.tiny(out_dtype, a.shape[-1], row.alpha)

@@ -29,13 +29,15 @@ TORCH_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Inputs:
-    """One input set. Shapes as the op takes them: 2-D, or 3-D with a leading batch; bias (N,)."""
+    """One input set. Shapes as the op takes them: 2-D, or 3-D with a leading batch; bias (N,). N as in the manifest."""
 
     a: Tensor
     b: Tensor
     c: Tensor | None
     bias: Tensor | None
 
+
+GATED_ACTIVATION = "silu"  # what swiglu applies to the gate
 
 # One computation on one input set; the second argument is D to write, None where the call allocates its own.
 Call = Callable[[Inputs, Tensor | None], Tensor]
@@ -91,7 +93,7 @@ class Case:
     @property
     def bytes(self) -> int:
         """The fewest bytes that must move: every input read once, D written once."""
-        return self.read_bytes + self.row.batch * self.row.M * self.row.N * DTYPES[self.row.dtype_d].itemsize
+        return self.read_bytes + self.row.batch * self.row.M * self.row.d_columns * DTYPES[self.row.dtype_d].itemsize
 
     # -- tensors -------------------------------------------------------------------------------------------
 
@@ -111,7 +113,7 @@ class Case:
 
     def make_out(self) -> Tensor:
         r = self.row
-        return self._matrix(r.M, r.N, True, r.ldd, r.dtype_d)
+        return self._matrix(r.M, r.d_columns, True, r.ldd, r.dtype_d)
 
     # -- gemmx ---------------------------------------------------------------------------------------------
 
@@ -123,7 +125,9 @@ class Case:
             arguments["alpha"] = r.alpha
         if r.dtype_c and r.beta != 1:
             arguments["beta"] = r.beta
-        if r.activation:
+        if r.gated:
+            arguments["activation"] = GATED_ACTIVATION
+        elif r.activation:
             arguments["activation"] = r.activation
         if PRECISIONS.get(r.compute):
             arguments["precision"] = PRECISIONS[r.compute]
@@ -138,7 +142,7 @@ class Case:
             arguments["out"] = describe(self.make_out())
         elif self.row.dtype_d != self.row.dtype_a:
             arguments["out_dtype"] = self.row.dtype_d
-        return _C.check_gemm(describe(s.a), describe(s.b), c, bias, **arguments).problem
+        return _C.check_gemm(describe(s.a), describe(s.b), c, bias, gated=self.row.gated, **arguments).problem
 
     def gemmx_call(self, **request: Any) -> Call:
         """The op on one input set, with the caller's request for a kernel, schedule or splits."""
@@ -154,6 +158,14 @@ class Case:
             return call_out
         if self.row.dtype_d != self.row.dtype_a:
             arguments["out_dtype"] = DTYPES[self.row.dtype_d]
+        if self.row.gated:
+            op_gated = torch.ops.gemmx.gemm_gated
+
+            def call_gated(s: Inputs, out: Tensor | None) -> Tensor:
+                result: Tensor = op_gated(s.a, s.b, s.bias, **arguments)
+                return result
+
+            return call_gated
         op = torch.ops.gemmx.gemm
 
         def call(s: Inputs, out: Tensor | None) -> Tensor:
@@ -165,7 +177,7 @@ class Case:
     # -- torch ---------------------------------------------------------------------------------------------
 
     def torch_call(self) -> Call:
-        """What a torch user writes for the row: mm, bmm, addmm or baddbmm, then the activation.
+        """What a torch user writes for the row: mm, bmm, addmm or baddbmm, then the activation or the gate.
 
         A residual is addmm's input, which cuBLAS fuses; with a bias too, the bias is fused and the residual
         added in place. torch's defaults throughout.
@@ -192,6 +204,9 @@ class Case:
                 d = product(s.a, s.b, **kwargs)
             if s.bias is not None and s.c is not None:
                 d.add_(s.c, alpha=r.beta)
+            if r.gated:
+                gate, up = d.chunk(2, dim=-1)
+                return TORCH_ACTIVATIONS[GATED_ACTIVATION](gate) * up
             return act(d) if act is not None else d
 
         return call

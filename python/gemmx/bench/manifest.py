@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
 FLOAT_DTYPES = ("bf16", "f16", "f32")
@@ -17,6 +17,7 @@ _VALUES = {
     "compute": ("f32", "s32", "tf32", "3xtf32"),
     "scaling": ("none", "tensor", "row", "block", "group128"),
     "tokens": ("", "uniform", "zipf"),
+    "compile": ("", "max-autotune"),
 }
 _DTYPES = (*FLOAT_DTYPES, "e4m3", "s8", "s4")
 
@@ -51,6 +52,7 @@ class Row:
     workspace_mb: int
     tokens: str
     weight: float
+    compile: str = ""  # torch.compile's mode of the compile arm: "" its default, or max-autotune; suite epilogue
 
     @property
     def epilogue_terms(self) -> tuple[str, ...]:
@@ -64,6 +66,15 @@ class Row:
     @property
     def activation(self) -> str | None:
         return next((t for t in self.epilogue_terms if t in ACTIVATIONS), None)
+
+    @property
+    def gated(self) -> bool:
+        """D = silu(gate) * up of one product: its N columns are gate | up and D has half as many."""
+        return "swiglu" in self.epilogue_terms
+
+    @property
+    def d_columns(self) -> int:
+        return self.N // 2 if self.gated else self.N
 
     @property
     def plain(self) -> bool:
@@ -89,8 +100,6 @@ class Row:
                 return f"{column} is {dtype}; this version takes {', '.join(FLOAT_DTYPES)}"
         if self.scaling != "none":
             return f"scaling is {self.scaling}; this version has no scaled GEMM"
-        if "swiglu" in self.epilogue_terms:
-            return "swiglu needs the op gemm_gated, which this version does not have"
         return ""
 
     def without_floor(self) -> str:
@@ -105,8 +114,9 @@ def load(path: Path) -> list[Row]:
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         expected = [f.name for f in fields(Row)]
-        if reader.fieldnames is None or list(reader.fieldnames) != expected:
-            raise ValueError(f"{path}: the columns are {reader.fieldnames}; expected {expected}")
+        required = [f.name for f in fields(Row) if f.default is MISSING]
+        if reader.fieldnames is None or list(reader.fieldnames) not in (expected, required):
+            raise ValueError(f"{path}: the columns are {reader.fieldnames}; expected {expected}, the last if needed")
         try:
             rows = [_parse(path, record) for record in reader]
         except csv.Error as error:  # a NUL, or a field without end
@@ -121,7 +131,7 @@ def _parse(path: Path, record: dict[str, str]) -> Row:
     where = f"{path}: row {record.get('name')}"
     kinds = {"str": str, "int": int, "float": float}
     try:
-        row = Row(**{f.name: kinds[str(f.type)](record[f.name]) for f in fields(Row)})
+        row = Row(**{f.name: kinds[str(f.type)](record[f.name]) for f in fields(Row) if f.name in record})
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from None
     for column in ("M", "N", "K", "batch"):
@@ -138,4 +148,8 @@ def _parse(path: Path, record: dict[str, str]) -> Row:
         raise ValueError(f"{where}: epilogue is {row.epilogue!r}; it takes none or a + of {', '.join(sorted(known))}")
     if ("residual" in row.epilogue_terms) != bool(row.dtype_c):
         raise ValueError(f"{where}: the epilogue has a residual exactly when dtype_c is given")
+    if row.gated and (set(row.epilogue_terms) - {"bias", "swiglu"} or row.N % 2 or row.batch != 1):
+        raise ValueError(
+            f"{where}: swiglu takes a bias and nothing else beside it, one batch and an even N (gate | up)"
+        )
     return row

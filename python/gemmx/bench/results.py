@@ -122,6 +122,8 @@ def validate(document: Document) -> list[str]:
         "host": _host_faults,
         "ladder": _ladder_faults,
         "invariant": _invariant_faults,
+        "epilogue": _epilogue_faults,
+        "llama": _llama_faults,
     }
     check = checks.get(str(header.get("suite")), _row_faults)
     for row in rows:
@@ -144,6 +146,22 @@ def _row_faults(row: Mapping[str, Any]) -> list[str]:
             faults += _arm_faults(row, arm)
     faults += [f"{key} is missing" for key in ("kernel", "plan") if not row.get(key)]
     return faults + _number_faults(row, ("torch_over_gemmx", "gbps", "tflops", "weight"), ("error",))
+
+
+def _epilogue_faults(row: Mapping[str, Any]) -> list[str]:
+    """A suite's row whose torch arm is the better of eager and compile, both there, with what gemmx takes of each."""
+    faults = _row_faults(row)
+    if row.get("status") != "measured":
+        return faults
+    arms = ["eager", "compile", *(["addmm_activation"] if "addmm_activation_us" in row else [])]
+    for arm in arms:
+        faults += _arm_faults(row, arm)
+    best, us = row.get("torch_arm"), [row.get(f"{arm}_us") for arm in ("eager", "compile")]
+    if best not in ("eager", "compile") or not row.get("torch_us") == row.get(f"{best}_us") == min(filter(None, us)):
+        faults.append(f"torch_us is not the smaller of eager_us and compile_us, or torch_arm ({best}) is not its arm")
+    if not row.get("compile_mode"):
+        faults.append("compile_mode is missing")
+    return faults + _number_faults(row, [f"{arm}_over_gemmx" for arm in arms], ())
 
 
 def _host_faults(row: Mapping[str, Any]) -> list[str]:
@@ -182,6 +200,28 @@ def _invariant_faults(row: Mapping[str, Any]) -> list[str]:
     numbers = ("invariant_over_default", "torch_over_invariant", "weight")
     errors = ["error", *(["default_error"] if "default_error" in row else [])]
     return faults + _number_faults(row, numbers, errors)
+
+
+def _llama_faults(row: Mapping[str, Any]) -> list[str]:
+    """Rows of examples/llama.py: a step's four arms, the better of each side, its GEMMs and their floor."""
+    faults = _status_faults(row, [key for key in ("suite", "name") if not row.get(key)], ("measured", "failed"))
+    if row.get("status") != "measured":
+        return faults
+    arms, sides = ("eager", "compile", "gemmx", "gemmx_compile"), {"torch_arm": ("eager", "compile")}
+    sides["best_arm"] = ("gemmx", "gemmx_compile")
+    for arm in arms:
+        faults += _arm_faults(row, arm)
+    for side, choice in sides.items():
+        times = {arm: row.get(f"{arm}_us") or math.inf for arm in choice}
+        if row.get(side) != min(choice, key=times.__getitem__):
+            faults.append(f"{side} is {row.get(side)}, which is not the faster of {' and '.join(choice)}")
+    if not row.get("gemm_kernels"):
+        faults.append("gemm_kernels is missing")
+    if row.get("captured") is not True and not row.get("not_captured"):
+        faults.append("captured is not true and not_captured does not say why")
+    numbers = ("batch", "tokens", "context", "layers", "compile_layers", "torch_over_gemmx", "upper_limit", "gemm_us",
+               "other_us", "gemm_floor_us", "rounds", *(f"{arm}_tokens_per_s" for arm in arms))  # fmt: skip
+    return faults + _number_faults(row, numbers, ("error",))
 
 
 def _ladder_faults(row: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gemmx import _C
+from gemmx.bench import epilogue
 from gemmx.bench.accuracy import error_over_bound
 from gemmx.bench.cases import Call, Case
 from gemmx.bench.manifest import Row
@@ -56,6 +57,13 @@ def request_for(plan: Any) -> dict[str, Any]:
     return {**request, "splits": plan.splits} if plan.schedule == "split_k" else request
 
 
+def launched(problem: Any, device: Any) -> Any:
+    """What the call's kernel computes: the Problem, or the plain product of a gated one that takes two steps."""
+    if not getattr(problem, "gated", False) or _C.form_supported(problem, device):
+        return problem
+    return _C.plain_problem(problem)
+
+
 def measure_row(row: Row, device: Any) -> Result:
     """All numbers of a row. Raises where gemmx or torch could not be measured; skips what the op does not take."""
     reason = row.unsupported()
@@ -64,7 +72,7 @@ def measure_row(row: Row, device: Any) -> Result:
     with torch_precision(row.compute):
         case = Case(row, l2_bytes=device.l2_bytes)
         try:
-            plan = _C.select(case.problem(), device)
+            plan = _C.select(launched(case.problem(), device), device)
         except RuntimeError as error:
             if row.compute == "f32":  # what this version promises to run
                 raise
@@ -76,12 +84,14 @@ def _measure(case: Case, plan: Any, device: Any) -> Result:
     row, problem = case.row, case.problem()
     result = outcome(row, "measured")
     result |= {"kernel": plan.kernel, "kernel_family": kernel_family(plan.kernel), "plan": str(plan)}
-    arms: dict[str, Arm] = {"torch": case.arm(case.torch_call()), "gemmx": case.arm(case.gemmx_call())}
+    if launched(problem, device) is not problem:
+        result["two_steps"] = True
+    arms: dict[str, Arm] = {**_torch_arms(case, result), "gemmx": case.arm(case.gemmx_call())}
     result["error"] = check_call(case, case.gemmx_call(), plan.kernel)
 
     own, own_reason = _own_request(case, plan, device)
     if own is not None:
-        own_plan = _C.select(case.problem(**own), device)  # what the request resolves to
+        own_plan = _C.select(launched(case.problem(**own), device), device)  # what the request resolves to
         result |= {"own_kernel": own_plan.kernel, "own_plan": str(own_plan)}
         if own_plan != plan:
             arms["own"] = case.arm(case.gemmx_call(**own))
@@ -103,6 +113,8 @@ def _measure(case: Case, plan: Any, device: Any) -> Result:
     timings = time_arms(arms, sets=case.sets)
     if own is not None and "own" not in timings:
         timings["own"] = timings["gemmx"]  # the selector chose one of our kernels: the same plan, the same arm
+    if row.suite == epilogue.SUITE:
+        _add_epilogue(result, timings)
     _add_timings(result, timings, {"own": own_reason, "cublaslt_best": lt_reason, "floor": floor_reason})
     if aligned is not None:
         _add_aligned(result, timings)
@@ -110,6 +122,36 @@ def _measure(case: Case, plan: Any, device: Any) -> Result:
     result["gbps"] = four_digits(case.bytes / result["gemmx_us"] / 1e3)
     result["tflops"] = four_digits(row.flops / result["gemmx_us"] / 1e6)
     return result
+
+
+def _torch_arms(case: Case, result: Result) -> dict[str, Arm]:
+    """One arm; of suite epilogue eager and compile, compiled here, and the library's fused call where it has one."""
+    row = case.row
+    if row.suite != epilogue.SUITE:
+        return {"torch": case.arm(case.torch_call())}
+    calls = epilogue.torch_calls(row)
+    result["compile_mode"] = epilogue.COMPILE_MODES[row.compile] or "default"
+    result["compile_seconds"] = epilogue.warm(case, calls["compile"])
+    addmm = epilogue.addmm_activation_call(row)
+    if addmm is not None:
+        calls[epilogue.ADDMM_ARM] = addmm
+    return {name: case.arm(call) for name, call in calls.items()}
+
+
+def _add_epilogue(result: Result, timings: dict[str, Timing]) -> None:
+    """Times of suite epilogue's torch arms, what gemmx takes of them, and as "torch" the better of eager and compile.
+
+    A torch arm that fails fails the row: without it torch's time would be a weaker one.
+    """
+    arms = [arm for arm in (*epilogue.TORCH_ARMS, epilogue.ADDMM_ARM) if arm in timings]
+    for arm in arms:
+        if timings[arm].error is not None:
+            raise RuntimeError(f"{arm}: {timings[arm].error}")
+        result |= timing_fields(arm, timings[arm])
+        if timings["gemmx"].error is None:
+            result |= ratio_fields(timings, arm, "gemmx")
+    result["torch_arm"] = min(epilogue.TORCH_ARMS, key=lambda arm: timings[arm].median_us)
+    timings["torch"] = timings[result["torch_arm"]]
 
 
 def aligned_row(row: Row) -> Row | None:
@@ -150,7 +192,7 @@ def check_call(case: Case, call: Call, kernel: str) -> float:
 def _own_request(case: Case, plan: Any, device: Any) -> tuple[dict[str, Any] | None, str]:
     """The request for the best plan without cuBLASLt, or why there is none."""
     try:
-        return request_for(choose(case.problem(), device, exclude_families=("cublaslt",))), ""
+        return request_for(choose(launched(case.problem(), device), device, exclude_families=("cublaslt",))), ""
     except (RuntimeError, ValueError) as error:
         return None, f"no plan without cuBLASLt: {error}"
 
