@@ -103,6 +103,8 @@ enum class Output : uint8_t {
   cluster,  // split-K partials meet in the cluster, then the general epilogue
 };
 
+// The order of the members counts: with stage_bytes to splits 4 bytes further on, nvcc 13.0 loads them otherwise and
+// nine kernels spill.
 struct GemmParams {
   CUtensorMap a, b, d;
   CUtensorMap c;                    // in boxes of D, with c_by_tma
@@ -114,13 +116,13 @@ struct GemmParams {
   device::TileScheduler scheduler;  // of clusters' tiles
   device::StreamK stream_k;         // no cut tiles with other schedules
   uint32_t stage_bytes;             // that TMA writes: boxes end where a small matrix ends
+  int up;                           // gated: where up begins among B's columns
   uint32_t tiles;                   // clusters' whole tiles of all batches and workspace splits
   int k;
   int batch;
   int splits;             // cuts of K
   bool batch_a, batch_b;  // 0: one matrix for all batches
   Output output, z_output;
-  int up;                       // gated: where up begins among B's columns
   bool c_by_tma;                // C comes to the boxes that D leaves from
   bool batch_c;                 // as batch_a
   uint64_t policy_a, policy_b;  // L2 cache hints
