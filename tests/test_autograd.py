@@ -70,6 +70,8 @@ def test_gradients_against_float64(activation: str, args: tuple[float, ...], gat
     options: dict[str, Any] = {"activation": activation, "activation_args": list(args) or None, "gated": gated}
     options |= {"alpha": 0.5} if gated else {"alpha": 0.5, "beta": 2.0}
     tensors = [normal(33, 64), normal(48, 64).t() / 4, None if gated else normal(33, 48), normal(48)]
+    if activation == "hardswish":  # whose derivative jumps at -3 and 3, which a Z that is rounded may reach: stay below
+        tensors = [None if x is None else x / 8 for x in tensors]
     for dtype in (F32, BF16):
         rounded = [None if x is None else x.to(dtype) for x in tensors]
         exact = gradients(plain, leaves(*rounded, dtype=F64), **options)

@@ -26,9 +26,9 @@ def tokens() -> Tensor:
     return torch.arange(64, device="cuda").view(4, 16) % 11
 
 
-def close(x: Tensor, y: Tensor, dtype: torch.dtype) -> None:
+def close(x: Tensor, y: Tensor, dtype: torch.dtype, scale: float | None = None) -> None:
     """Relative to the largest value: two orders of rounding through some layers."""
-    scale = y.float().abs().max().item()
+    scale = scale or y.float().abs().max().item()
     tolerance = 1e-3 if dtype == torch.float32 else 5e-2
     torch.testing.assert_close(x.float() / scale, y.float() / scale, atol=tolerance, rtol=0)
 
@@ -43,11 +43,13 @@ def test_a_converted_decoder(dtype: torch.dtype) -> None:
         m(tokens()).float().square().mean().backward()
     close(model(tokens()), original(tokens()), dtype)
     report.restore()
+    # The keys' bias has the gradient zero, softmax being what it is: rounding alone, to be compared with the others.
+    largest = max(float(y.grad.abs().max()) for y in original.parameters())
     for (name, x), y in zip(model.named_parameters(), original.parameters(), strict=True):
         assert torch.equal(x, y), name
         assert x.grad is not None
         assert y.grad is not None
-        close(x.grad, y.grad, dtype)
+        close(x.grad, y.grad, dtype, largest if name.endswith("k_proj.bias") else None)
     assert torch.equal(model(tokens()), original(tokens()))
 
 

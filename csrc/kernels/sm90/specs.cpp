@@ -30,6 +30,9 @@ std::string check_extents(const KernelSpec& s, const Problem& p, int sm_count) {
     return "writes D and the pre-activation by whole rows, float32 ones in multiples of 16 bytes, got N=" +
            std::to_string(p.n) + " of " + std::string(name(p.d.dtype));
   }
+  if (s.gated && s.major_b == Major::n && p.n * kElementBytes % kTmaBytes != 0) {
+    return "reads gate and up at columns that TMA takes in multiples of 8, got N=" + std::to_string(p.n);
+  }
   if (!plain && p.has_c()) return "takes no C: only plain kernels do";
   const auto [m, n] = s.swap_ab ? std::pair{p.b_columns(), p.m} : std::pair{p.m, p.b_columns()};
   // A cluster's CTAs count too.
