@@ -405,7 +405,9 @@ def test_the_example_of_a_custom_epilogue_builds(info: dict[str, Any], tmp_path:
     kernel = f"CMakeFiles/gemmx_sm90_custom.dir/instances/sm90_custom/{name}.cu.o"
     registry = "CMakeFiles/gemmx_core.dir/csrc/core/registry.cpp.o"
     subprocess.run([program("ninja"), "-C", str(tmp_path), kernel, registry], check=True, capture_output=True)
-    symbols = [subprocess.run([program("nm"), tmp_path / x], capture_output=True, text=True).stdout for x in (kernel, registry)]
+    symbols = [
+        subprocess.run([program("nm"), tmp_path / x], capture_output=True, text=True).stdout for x in (kernel, registry)
+    ]
     assert re.search(rf" [DBRd] .*{name}", symbols[0]), "the kernel is not defined"
     assert re.search(rf" U .*{name}", symbols[1]), "the registry does not know the kernel"
 

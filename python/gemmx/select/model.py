@@ -451,7 +451,8 @@ def _epilogue_us(kernel: KernelInfo, shape: Shape, machine: Machine, *, tiles: f
         by_tma = shape.c_by_tma and not kernel.swap_ab and _whole_boxes(kernel.tile[1])
         element_ns += cal.epilogue_c_tma_ns if by_tma else cal.epilogue_c_ns
     element_ns += cal.epilogue_activation_ns * shape.has_activation
-    us = kernel.tile[0] * kernel.tile[1] * element_ns * 1e-3
+    elements = kernel.tile[0] * kernel.tile[1] // (2 if kernel.gated else 1)
+    us = elements * element_ns * 1e-3
     if "_pp_" not in kernel.name:
         return tiles * us
     one_warpgroup = 2 * us
