@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bad_calls import BAD_CALLS, BadCall, Call, call
+from bad_forms import BAD_FORMS, BadForm
 from gemmx import _C
 from gemmx.ops import check, op_arguments
 
@@ -61,6 +62,15 @@ def test_fake_refuses(bad: BadCall, device: str) -> None:
         pytest.skip("a fake tensor has no address")
     with FakeTensorMode():
         expect(bad, run_op, bad.make(device), device)
+
+
+@pytest.mark.parametrize("bad", BAD_FORMS, ids=lambda bad: bad.id)
+@pytest.mark.parametrize("way", ["cpu", "fake cpu", "fake cuda", "grad mode"])
+def test_forms_refuse(bad: BadForm, way: str) -> None:
+    context = FakeTensorMode() if "fake" in way else torch.set_grad_enabled(way == "grad mode")
+    with context, pytest.raises(bad.error) as raised:
+        bad.run(way.removeprefix("fake ") if "fake" in way else "cpu")
+    assert str(raised.value) == bad.sentence
 
 
 def test_first_mistake_is_named_whatever_beta_is() -> None:

@@ -17,6 +17,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import torch  # noqa: E402
 
+from forms import FORMS, OPS, Call, Form  # noqa: E402
 from gemmx import _C  # noqa: E402
 from gemmx.ops import check, op_arguments  # noqa: E402
 from problems import ALIGNED, Case, Instance, Layout, Placed, instance  # noqa: E402
@@ -74,6 +75,50 @@ def run(inst: Instance, spec: _C.KernelSpec, device: _C.Device) -> list[str] | N
     return inst.faults(out.view, out)
 
 
+FORM_CASES = (
+    Case(17, 40, 72, a=ALIGNED, b=ALIGNED, bias="a"),
+    Case(65, 71, 101, a=Layout(ld_pad=1), b=Layout(ld_pad=3), bias="f32", activation="gelu"),
+    Case(1, 328, 1032, a=ALIGNED, b=ALIGNED),
+    Case(136, 136, 128, a=ALIGNED, b=ALIGNED, out_dtype="f32"),
+)
+
+
+def run_form(form: Form, case: Case, spec: _C.KernelSpec, device: _C.Device) -> list[str] | None:
+    """As run, of a form; a kernel without one takes two steps."""
+    call = Call(form, case, spec.dtype_a, "cpu")
+    problem = call.problem(spec.name)
+    plain = problem if _C.form_supported(problem, device) else _C.plain_problem(problem)
+    if _C.supports(spec.name, plain, device):
+        return None
+    a, b, *bias = (on_gpu(placed) for placed in call.inst.operands)
+    terms = call.terms | {"bias": bias[0][0] if bias else None}
+    result = form.op(a, b, **op_arguments(terms | call.options | {"kernel": spec.name}), out_dtype=call.inst.d_dtype)
+    d, *z = result if form.aux else (result,)
+    return call.faults(d.cpu(), z[0].cpu() if z else None)
+
+
+def run_forms(spec: _C.KernelSpec, device: _C.Device) -> Iterator[list[str]]:
+    for form in FORMS:
+        if (spec.gated or spec.aux) and (spec.gated, spec.aux) != (form.gated, form.aux):
+            continue
+        for index, case in enumerate(FORM_CASES):
+            faults = run_form(form, case.with_majors(*majors_of(spec, index)), spec, device)
+            torch.cuda.synchronize()
+            if faults is not None:
+                yield faults
+
+
+def run_backward_ops() -> None:
+    """Vectors and single elements, with and without the sums. test_forms.py judges their values."""
+    for rows, n in ((70, 264), (33, 75), (3, 1)):
+        for dtype in (torch.bfloat16, torch.float32):
+            grad, z = torch.ones(rows, n, dtype=dtype).cuda(), torch.ones(rows, 2 * n, dtype=dtype).cuda()
+            for sums in (False, True):
+                OPS.gated_backward(grad, z, activation="silu", bias_grad=sums)
+                OPS.activation_backward(grad, grad, activation="gelu", bias_grad=sums)
+            torch.cuda.synchronize()
+
+
 def main() -> None:
     device = _C.cuda_device(0)
     ran: dict[str, int] = {}
@@ -85,13 +130,19 @@ def main() -> None:
         ):
             continue
         ran[spec.name] = 0
-        for inst in instances(spec):
+        has_form = spec.gated or spec.aux
+        for inst in () if has_form else instances(spec):
             faults = run(inst, spec, device)
             torch.cuda.synchronize()
             if faults is not None:
                 ran[spec.name] += 1
                 wrong += [f"{spec.name}: {inst.case}: {fault}" for fault in faults]
+        # Of the kernels that take two steps one family stands for all: its second step is theirs too.
+        for faults in run_forms(spec, device) if has_form or spec.family == "simt" else ():
+            ran[spec.name] += 1
+            wrong += [f"{spec.name}: {fault}" for fault in faults]
         print(f"{spec.name}: {ran[spec.name]} problems", flush=True)
+    run_backward_ops()
     print(json.dumps({"ran": ran, "wrong": wrong}))
 
 

@@ -1,0 +1,136 @@
+"""Selection of gated problems and of those that keep Z: the model's bytes, tables, explain, strict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gemmx
+from gemmx import _C
+from gemmx._strict import refuse_slow_path
+from gemmx.select import tables
+from gemmx.select.explain import check_shape
+from gemmx.select.model import machine_of, second_step_us, shape_of
+from gemmx.select.profiles import profile
+from gemmx.select.selector import choose, decide, every_plan, two_steps_reason
+
+FORMS = [(True, False), (False, True), (True, True)]
+H200, A100 = profile("h200"), profile("a100")
+
+
+def problem_of(m: int = 512, n: int = 1024, k: int = 4096, **options: Any) -> _C.Problem:
+    return check_shape(m, n, k, **options).problem
+
+
+def test_bytes_by_hand() -> None:
+    """The product has 2 N columns; D has N, and Z all of them."""
+    gated, aux, both = (shape_of(problem_of(4, 8, 16, gated=g, aux=a, bias="bf16")) for g, a in FORMS)
+    assert (gated.n, aux.n, both.n) == (16, 8, 16)
+    assert gated.flops == 2 * 4 * 16 * 16
+    assert gated.read_bytes == 2 * (4 * 16 + 16 * 16 + 16)
+    assert [x.write_bytes for x in (gated, aux, both)] == [2 * 4 * 8, 2 * 2 * 4 * 8, 2 * 4 * (8 + 16)]
+    roof = gemmx.explain.shape(4, 8, 16, gated=True, device="h200").roofline
+    assert (roof.flops, roof.bytes) == (2 * 4 * 16 * 16, 2 * (4 * 16 + 16 * 16 + 4 * 8))
+
+
+@pytest.mark.parametrize(("gated", "aux"), FORMS)
+@pytest.mark.parametrize("m", [1, 16, 100, 4096])
+def test_a_kernel_of_the_form_is_chosen_where_there_is_one(gated: bool, aux: bool, m: int) -> None:
+    problem = problem_of(m, gated=gated, aux=aux, activation="gelu")
+    of_form = [k for k in _C.kernels() if (k.gated, k.aux) == (gated, aux) and not _C.supports(k.name, problem, H200)]
+    assert (two_steps_reason(problem, H200, only_built=False) == "") == bool(of_form)
+    explanation = gemmx.explain.shape(m, 1024, 4096, gated=gated, aux=aux, activation="gelu", device="h200")
+    assert explanation.form == "gemm" + "_gated" * gated + "_aux" * aux
+    assert (explanation.kernel in {k.name for k in of_form}) == bool(of_form)
+    assert (explanation.second_step_us == 0) == bool(of_form)
+    if of_form:
+        assert "in one launch" in str(explanation)
+        assert {c.kernel.name for c in every_plan(problem, H200)} <= {k.name for k in of_form}
+        assert explanation.kernel == choose(problem, H200, only_built=False).kernel
+
+
+@pytest.mark.parametrize(("gated", "aux"), FORMS)
+def test_two_steps_are_explained(gated: bool, aux: bool) -> None:
+    """Where no kernel has the form: the plan is the plain product's, and the second launch is in the prediction."""
+    if any((k.gated, k.aux) == (gated, aux) and k.min_capability <= 80 for k in _C.kernels()):
+        pytest.skip("the A100 has a kernel of the form")
+    problem = problem_of(gated=gated, aux=aux, bias="bf16", activation="silu")
+    explanation = gemmx.explain.shape(
+        512, 1024, 4096, gated=gated, aux=aux, bias="bf16", activation="silu", device="a100"
+    )
+    inner = decide(_C.plain_problem(problem), A100, only_built=False).chosen
+    assert explanation.plan == inner.plan.to_dict()
+    assert explanation.second_step_us == second_step_us(problem, machine_of(A100)) > 0
+    assert explanation.predicted_us == inner.estimate.us + explanation.second_step_us
+    assert explanation.slow_path.startswith(f"no kernel for {A100.name} computes {explanation.form} of ")
+    assert f"{explanation.form} in two steps" in str(explanation)
+    assert gemmx.explain.shape(512, 1024, 4096, bias="bf16", device="a100").form == "gemm"
+
+
+def test_a_named_plain_kernel_takes_two_steps() -> None:
+    name = next(k.name for k in _C.kernels() if k.family == "sm80" and k.dtype_a == "bf16" and k.major_b == "k")
+    explanation = gemmx.explain.shape(64, 64, 64, gated=True, kernel=name, device="a100")
+    assert explanation.kernel == name
+    assert explanation.slow_path == f"{name} was asked for, which does not compute gemm_gated."
+
+
+def test_explain_takes_tensors_of_the_forms() -> None:
+    a, b = torch.empty(2, 8, 64, device="meta", dtype=torch.bfloat16), torch.empty(64, 48, device="meta").bfloat16()
+    assert gemmx.explain(a, b, gated=True, device="h200").problem.startswith("M=16 N=24 K=64")
+    assert gemmx.explain(a, b, aux=True, device="h200").form == "gemm_aux"
+
+
+def test_strict_refuses_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_C, "cuda_device", lambda ordinal: A100)
+    checked = check_shape(512, 1024, 4096, gated=True)
+    if not two_steps_reason(checked.problem, A100):
+        pytest.skip("the A100 has a kernel of the form")
+    with pytest.raises(
+        RuntimeError, match=r"^strict: no kernel for .* computes gemm_gated of .*, so that it takes two"
+    ):
+        refuse_slow_path(checked, torch.device("cuda", 0))
+
+
+# ---- tables -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("user_tables")
+def test_a_row_serves_its_form_alone(tmp_path: Path) -> None:
+    problems = {f: problem_of(64, gated=f[0], aux=f[1], activation="silu") for f in [(False, False), *FORMS]}
+    served = {}
+    for form, problem in problems.items():
+        plans = every_plan(problem, H200)
+        if plans:
+            served[form] = tables.row_dict(problem, plans[-1].plan, 1.0)
+    assert len({json.dumps(row | {"plan": None}) for row in served.values()}) == len(served) > 1
+    assert not {"gated", "aux"} & served[False, False].keys()
+    path = tmp_path / "table.json"
+    for form, row in served.items():
+        tables.reset_tables()
+        path.write_text(json.dumps({"format": 1, "gpu": H200.name, "rows": [row]}))
+        assert gemmx.load_table(path) == 1
+        for other, problem in problems.items():
+            assert len(tables.tables().find(problem, H200)) == (other == form)
+        assert choose(problems[form], H200).to_dict() == row["plan"]
+    row = served[False, False] | {"gated": 1}
+    path.write_text(json.dumps({"format": 1, "gpu": H200.name, "rows": [row]}))
+    with pytest.raises(ValueError, match=r"row 0, has gated and aux that are not true or false\.$"):
+        gemmx.load_table(path)
+
+
+@pytest.mark.usefixtures("user_tables")
+def test_a_row_of_silu_serves_other_gates(tmp_path: Path) -> None:
+    plain = problem_of(64, gated=True)
+    plans = every_plan(plain, H200)
+    if not plans:
+        pytest.skip("no kernel of the form")
+    row = tables.row_dict(plain, plans[0].plan, 1.0)
+    assert row["epilogue"] == "silu"
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps({"format": 1, "gpu": H200.name, "rows": [row]}))
+    gemmx.load_table(path)
+    assert len(tables.tables().find(problem_of(64, gated=True, activation="gelu", bias="bf16"), H200)) == 1
