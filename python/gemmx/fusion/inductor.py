@@ -32,6 +32,10 @@ class CompilePass(CustomGraphPass):
         self._patches: list[Any] = []
 
     @property
+    def graphs(self) -> int:
+        return self.report.graphs
+
+    @property
     def rewritten(self) -> list[Rewritten]:
         return self.report.rewritten
 

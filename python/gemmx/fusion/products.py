@@ -75,10 +75,10 @@ def matches(tail: Node, order: dict[Node, int]) -> Iterator[Match]:
             yield Match(tail, linear, linear.nodes)
 
 
-def plain(product: Node) -> Match:
-    """The product alone."""
-    (linear,) = _roots(product)
-    return Match(product, linear, linear.nodes)
+def plain(product: Node) -> Match | None:
+    """The product alone; None where its operands or scalars are not known."""
+    linear = next(_roots(product), None)
+    return None if linear is None else Match(product, linear, linear.nodes)
 
 
 # ---- sums ---------------------------------------------------------------------------------------------------------
@@ -106,10 +106,14 @@ def linears(root: Any, order: dict[Node, int], depth: int = 3) -> Iterator[Linea
 
 def _roots(node: Node) -> Iterator[Linear]:
     """The product itself with what addmm adds."""
+    operands = [x for x in node.args[: 2 if node.target in _PRODUCTS else 3] if isinstance(x, Node)]
     if node.target in _PRODUCTS:
-        yield Linear(node, *_two(node.args[:2]), nodes=frozenset({node}))
+        if len(operands) == 2:
+            yield Linear(node, operands[0], operands[1], nodes=frozenset({node}))
         return
-    c, a, b = (x for x in node.args[:3] if isinstance(x, Node))
+    if len(operands) != 3:
+        return
+    c, a, b = operands
     alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
     if isinstance(alpha, (int, float)) and isinstance(beta, (int, float)):
         shape = value(node)

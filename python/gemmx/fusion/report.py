@@ -5,12 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import torch
-from torch.fx import Node
-
-from gemmx._dtypes import dtype_name
-from gemmx.fusion.nodes import value
-
 
 class Rewritten(NamedTuple):
     node: str  # the product's, in its graph
@@ -47,16 +41,3 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  " + "  ".join(x.ljust(width) for x, width in zip(row, widths, strict=True)).rstrip()
-
-
-def problem_of(product: Node, a: Node, b: Node) -> str:
-    """M x N x K with the batch before it, symbols as they are, and the dtype."""
-    x, y, d = value(a), value(b), value(product)
-    if x is None or y is None or d is None:
-        return "?"
-    sizes = [*d.shape[:-2], d.shape[-2], d.shape[-1], x.shape[-1]]
-    return " x ".join(map(str, sizes)) + " " + _dtypes(x.dtype, d.dtype)
-
-
-def _dtypes(a: torch.dtype, d: torch.dtype) -> str:
-    return dtype_name(a) if a == d else f"{dtype_name(a)} to {dtype_name(d)}"

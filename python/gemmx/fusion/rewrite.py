@@ -29,7 +29,7 @@ from gemmx.fusion.nodes import (
     widens,
 )
 from gemmx.fusion.products import Addend, Linear, Match, is_product, matches, plain
-from gemmx.fusion.report import Left, Report, Rewritten, problem_of
+from gemmx.fusion.report import Left, Report, Rewritten
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "seq_nr", "from_node")
@@ -60,8 +60,7 @@ class Rewriter:
     def run(self) -> None:
         nodes = list(self.graph.nodes)
         products = [node for node in nodes if is_product(node)]
-        linears = {node: plain(node).linear for node in products}  # before anything is rewritten
-        problems = {node: problem_of(node, x.a, x.b) for node, x in linears.items()}
+        problems = {node: problem_of(plain(node)) for node in products}  # before anything is rewritten
         done: dict[Node, str] = {}
         for tail in reversed(nodes):  # from the end: the largest match comes first
             if tail.op == "call_function" and tail not in self.gone and tail.target not in VIEWS:
@@ -75,8 +74,9 @@ class Rewriter:
 
     def _fuse_into(self, tail: Node, done: dict[Node, str]) -> None:
         found = list(matches(tail, self.order))
-        if self.options.everything and is_product(tail):
-            found.append(plain(tail))
+        alone = plain(tail) if self.options.everything and is_product(tail) else None
+        if alone is not None:
+            found.append(alone)
         for match in found:
             product = match.linear.product
             if product in self.gone or (product in self.refused and not self.options.everything):
@@ -96,8 +96,11 @@ class Rewriter:
     def _why_left(self, product: Node) -> str:
         if product in self.reasons:
             return self.reasons[product]
+        alone = plain(product)
+        if alone is None:
+            return "its operands or scalars are not known"
         try:
-            self._check_product(plain(product).linear)
+            self._check_product(alone.linear)
         except UnfusedError as reason:
             return str(reason)
         users = sorted({name_of(user) for user in _users_behind_views(product)})
@@ -162,8 +165,10 @@ class Rewriter:
     def _check_elements(self, node: Node, match: Match, dtype: torch.dtype) -> None:
         """That the node computes element by element, in float32 or the product's dtype."""
         x = value(node)
+        if x is None and name_of(node).startswith("split"):
+            return  # its outputs are checked one by one
         if x is None:
-            return  # a split's outputs, which are checked one by one
+            raise UnfusedError(f"nothing is known of {node}")
         if x.dtype not in {dtype, torch.float32, torch.bool}:
             raise UnfusedError(f"{node} has dtype {x.dtype}")
         if node is match.linear.product or node.target in VIEWS or name_of(node) in {"slice", "getitem"}:
@@ -315,8 +320,18 @@ def leave_all(graph: Graph, reason: str, report: Report) -> None:
     report.graphs += 1
     for node in graph.nodes:
         if is_product(node):
-            linear = plain(node).linear
-            report.left.append(Left(node.name, problem_of(node, linear.a, linear.b), reason))
+            report.left.append(Left(node.name, problem_of(plain(node)), reason))
+
+
+def problem_of(alone: Match | None) -> str:
+    """The product's M x N x K with the batch before it, symbols as they are, and the dtypes."""
+    if alone is None:
+        return "?"
+    a, d = value(alone.linear.a), value(alone.linear.product)
+    if a is None or d is None:
+        return "?"
+    dtypes = dtype_name(a.dtype) if a.dtype == d.dtype else f"{dtype_name(a.dtype)} to {dtype_name(d.dtype)}"
+    return " x ".join(map(str, [*d.shape, a.shape[-1]])) + " " + dtypes
 
 
 def _activation_text(match: Match) -> str:
