@@ -20,6 +20,7 @@ from torch._inductor.utils import fresh_cache
 
 import gemmx
 from gemmx import _C
+from gemmx._library import torch_version
 from test_compile import OPS, READS_DTYPES, Block, Ops, eager
 
 pytestmark = pytest.mark.gpu
@@ -61,8 +62,8 @@ def test_block(dtype: torch.dtype) -> None:
     with torch.no_grad(), gemmx.compile_pass() as report:
         compiled = torch.compile(model, fullgraph=True)
         assert_near(compiled(x), model(x))
+        assert launches(lambda: compiled(x)) >= len(OPS)
     assert [row.op for row in report.rewritten] == OPS
-    assert launches(lambda: compiled(x)) >= len(OPS)
 
 
 def test_dynamic_rows() -> None:
@@ -135,6 +136,7 @@ def test_training_step() -> None:
     assert [row.op for row in done.rewritten] == ["gemm + bias + relu"]
 
 
+@pytest.mark.skipif(torch_version() < (2, 12), reason="torch 2.11 ends with a segmentation fault in aoti_load_package")
 def test_aot_inductor(tmp_path: Path) -> None:
     """A package that runs without Python's dispatcher: the op's C++ is called."""
     if shutil.which(os.environ.get("CXX", "g++")) is None:

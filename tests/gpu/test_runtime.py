@@ -82,7 +82,9 @@ def test_runs_on_the_current_stream(case: Case, dtype: str) -> None:
     expected = bits(inst.run()).clone()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        inst.run()  # this stream's memory is in torch's cache from here on: no cudaMalloc, which may synchronise
+        # This stream's memory is in torch's cache from here on: no cudaMalloc, which may synchronise.
+        torch.full((1 << 22,), torch.nan, device="cuda")
+        inst.run()
     torch.cuda.synchronize()
     torch.cuda._sleep(400_000_000)  # about 0.2 s
     with torch.cuda.stream(stream):
