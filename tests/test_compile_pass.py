@@ -388,10 +388,8 @@ def on_cuda(function: Function, dtype: torch.dtype = BF16, **options: Any) -> Co
 
 
 def test_only_cuda_by_default() -> None:
-    args = operands()
-    traced = make_fx(REWRITTEN["relu"][0], decomposition_table=select_decomp_table(), tracing_mode="fake")(*args)
     done = gemmx.compile_pass()
-    done(traced.graph)
+    done(graph_of(REWRITTEN["relu"][0]))
     assert [x.reason for x in done.left] == ["it is on cpu; the pass takes cuda"]
     for name in ("gelu", "residual and silu", "gate after up", "row for every batch"):
         assert [x.op for x in on_cuda(REWRITTEN[name][0]).rewritten] == [REWRITTEN[name][1]]
@@ -465,8 +463,7 @@ def run_setting(graph: torch.fx.Graph) -> None:
 
 
 def graph_of(function: Function) -> torch.fx.Graph:
-    traced = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="fake")(*operands())
-    return traced.graph
+    return make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="fake")(*operands()).graph
 
 
 def test_composes_with_a_pass_that_is_set() -> None:
