@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812, as everywhere
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -15,7 +16,7 @@ import gemmx
 from every_way import OP, OP_OUT, normal, on_every_device
 from watchdog import assert_runs
 
-BF16 = torch.bfloat16
+BF16, F32 = torch.bfloat16, torch.float32
 
 
 def shapes() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -104,42 +105,66 @@ def test_b49_inputs_are_not_cloned_by_compile(place: str) -> None:
 
 
 @on_every_device
-def test_b51_autocast_changes_no_dtype(place: str) -> None:
-    a, weight = normal(4, 64, device=place), normal(64, 128, device=place)
+def test_b51_autocast_casts_as_for_mm_and_the_backward_with_it(place: str) -> None:
+    """Parameters in float32: D in the autocast dtype, gradients in the parameters' dtypes, called outside of it."""
+    a, weight = (normal(*shape, device=place).requires_grad_() for shape in ((4, 64), (64, 128)))
     with torch.autocast(place, BF16):
-        assert torch.equal(gemmx.gemm(a, weight), OP(a, weight))
-        assert gemmx.gemm(a, weight).dtype == torch.float32
-        with pytest.raises(ValueError, match=r"^b: dtype is bfloat16 but a's is float32"):
-            gemmx.gemm(a, weight.to(BF16))
+        d, mixed, expected = gemmx.gemm(a, weight), gemmx.gemm(a, weight.to(BF16)), torch.mm(a, weight)
+        assert torch.equal(d, OP(a, weight))
+    assert d.dtype == mixed.dtype == expected.dtype == BF16
+    ours, torchs = (torch.autograd.grad(x.sum(), (a, weight)) for x in (d, expected))
+    for x, y in zip(ours, torchs, strict=True):
+        assert x.dtype == torch.float32
+        torch.testing.assert_close(x, y, rtol=2**-7, atol=2**-4)
 
 
 @on_every_device
 @pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu", "leaky_relu"])
-def test_b52_gradients_are_refused_at_the_forward_call(place: str, activation: Any) -> None:
-    """For every tensor, alone: never a zero, a None or a node that fails later."""
-    a, b, c, bias = (normal(*x, device=place) for x in ((3, 4), (4, 5), (3, 5), (5,)))
+def test_b52_gradients_are_right_at_first_and_second_order(place: str, activation: Any) -> None:
+    """For every tensor, alone: never a zero, a None or a node that fails later. out is refused at the call."""
+    tensors = [normal(*x, device=place) for x in ((3, 4), (4, 5), (3, 5), (5,))]
+    act: Any = getattr(F, activation) if activation else lambda z: z
+
+    def torchs(a: Tensor, b: Tensor, c: Tensor, bias: Tensor) -> Tensor:
+        return act(0.5 * (a @ b) + 2.0 * c + bias)
+
+    def ours(*x: Tensor) -> Tensor:
+        return gemmx.gemm(*x, alpha=0.5, beta=2.0, activation=activation)
+
+    def derivatives(call: Any, which: int, dtype: torch.dtype) -> list[Tensor]:
+        leaves = [x.to(dtype).requires_grad_(i == which) for i, x in enumerate(tensors)]
+        (first,) = torch.autograd.grad(call(*leaves).square().sum(), leaves[which], create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), leaves[which])
+        return [first.detach(), second]
+
     for which in range(4):
-        tensors = [x.clone().requires_grad_(i == which) for i, x in enumerate((a, b, c, bias))]
-        calls: tuple[Any, ...] = (
-            lambda t=tensors: OP(*t, activation=activation),
-            lambda t=tensors: gemmx.gemm(*t, alpha=0.5, beta=2.0, activation=activation),
-            lambda t=tensors: gemmx.gemm(*t, activation=activation, out=torch.empty(3, 5, device=place)),
-        )
-        for call in calls:
-            with pytest.raises(RuntimeError, match="has no gradient yet and an argument requires grad"):
-                call()
+        for x, exact in zip(derivatives(ours, which, F32), derivatives(torchs, which, torch.float64), strict=True):
+            torch.testing.assert_close(x.double(), exact, rtol=1e-3, atol=1e-3)
+        wanted = [x.clone().requires_grad_(i == which) for i, x in enumerate(tensors)]
+        with pytest.raises(RuntimeError, match="has no gradient and an argument requires grad"):
+            gemmx.gemm(*wanted, activation=activation, out=torch.empty(3, 5, device=place))
         with torch.no_grad():
-            assert not OP(*tensors, activation=activation).requires_grad
-    with pytest.raises(RuntimeError, match="has no gradient yet"):
-        torch.compile(gemmx.gemm, backend="aot_eager", fullgraph=True)(a, b.clone().requires_grad_())
+            assert not OP(*wanted, activation=activation).requires_grad
+
+
+def test_b52_a_compiled_second_derivative_is_refused() -> None:
+    """AOTAutograd refuses it itself, before anything is wrong."""
+    a, b = normal(3, 4), normal(4, 5).requires_grad_()
+    compiled = torch.compile(gemmx.gemm, backend="aot_eager", fullgraph=True)
+    (first,) = torch.autograd.grad(compiled(a, b).square().sum(), b, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        torch.autograd.grad(first.sum(), b)
     torch._dynamo.reset()
 
 
-def test_b53_there_are_no_modules_to_copy() -> None:
-    """No packed weights and so no state; what there is, a function, pickles by name."""
-    assert not hasattr(gemmx, "nn")
+def test_b53_modules_copy_and_pickle() -> None:
+    """A copy has parameters of its own and computes the same; the function pickles by name."""
+    model = torch.nn.Sequential(gemmx.nn.Linear(16, 24, activation="silu"), gemmx.nn.GatedMLP(24, 40))
+    x = normal(3, 16)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(other(x), model(x))
+        assert not {id(p) for p in model.parameters()} & {id(p) for p in other.parameters()}
     assert pickle.loads(pickle.dumps(gemmx.gemm)) is gemmx.gemm
-    assert copy.deepcopy(gemmx.gemm) is gemmx.gemm
 
 
 @on_every_device

@@ -2,7 +2,8 @@
 
     python tests/gpu/fuzz.py --problems 20000 --seconds 90 [--seed N]
 
-A quarter of the problems run the selector's plan, the others that kernel of those that take it which has run least.
+A sixth of the problems are of gemm_gated, gemm_aux or gemm_gated_aux. A quarter run the selector's plan, the others
+that kernel of those that take it which has run least.
 Operands and out lie in buffers of NaN that must not change, D and workspaces come from memory full of NaN. The float64
 result is computed on the GPU. Under batch_invariant rows are computed once more, alone and in another order and number,
 and compared bit for bit. Problem i of seed s is drawn by RandomDraw(s * SEED_STRIDE + i). A failure is shrunk,
@@ -16,7 +17,7 @@ import json
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "gpu"), str(TESTS.parent / "cmake")]
 import torch  # noqa: E402
 
 import problems  # noqa: E402
+from forms import FORMS, Call, Form  # noqa: E402
 from fuzz_cases import RandomDraw, draw_case, refusal_of_numerics, rows_to_compare, shrink  # noqa: E402
 from gemmx import _C  # noqa: E402
 from gemmx._files import write_atomically  # noqa: E402
@@ -46,6 +48,7 @@ class Tally:
     compared: int = 0  # elements, bit for bit, under batch_invariant
     kernels: Counter[str] = field(default_factory=Counter)
     dtypes: Counter[str] = field(default_factory=Counter)
+    forms: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
 
@@ -93,6 +96,40 @@ def run_case(case: Case, dtype: str, kernel: str | None, device: _C.Device, tall
     return kernel, inst.faults(d, out) + faults_of_rows(inst, d, tally)
 
 
+def in_a_form(form: Form, case: Case) -> Case:
+    """What of the case the ops of the form take: D their own, one matrix, no requests; gated without C."""
+    c = "" if form.gated or case.c == "out" else case.c
+    return replace(
+        case, batch=None, shared="", out=None, c=c, schedule=None, splits=0, numerics=None, special="", scale=1.0
+    )
+
+
+def run_form(  # noqa: PLR0917, as run_case
+    form: Form, case: Case, dtype: str, kernel: str | None, device: _C.Device, tally: Tally
+) -> tuple[str, list[str]]:
+    """As run_case, in a form: by its kernels or, where none takes the problem, in two steps."""
+    call = Call(form, case, dtype)
+    checked = call.problem()
+    names = [
+        name
+        for name, spec in KERNELS.items()
+        if (spec.gated, spec.aux) == (form.gated, form.aux)
+        and min(checked.m, checked.n) > 0
+        and _C.built_for(name, device.capability)
+        and not _C.supports(name, checked, device)
+    ]
+    if kernel and kernel not in names:
+        return kernel, []
+    if kernel is None:
+        kernel = min(names, key=lambda name: (tally.kernels[name], name), default="")
+    if kernel:
+        tally.kernels[kernel] += 1
+    else:
+        tally.selected += 1
+    tally.forms[str(form)] += 1
+    return kernel, call.faults(*call.run(kernel or None))
+
+
 def faults_of_rows(inst: Instance, d: torch.Tensor, tally: Tally) -> list[str]:
     """Under batch_invariant: rows whose bits are others where the selector computes them alone."""
     faults = []
@@ -113,8 +150,12 @@ def expect_refusal(inst: Instance, sentence: str, tally: Tally) -> list[str]:
     return [f"was not refused with {sentence!r}"]
 
 
-def attempt(case: Case, dtype: str, kernel: str | None, device: _C.Device, tally: Tally) -> tuple[str, list[str]]:
+def attempt(  # noqa: PLR0917, as run_case
+    form: Form | None, case: Case, dtype: str, kernel: str | None, device: _C.Device, tally: Tally
+) -> tuple[str, list[str]]:
     try:
+        if form is not None:
+            return run_form(form, case, dtype, kernel, device, tally)
         return run_case(case, dtype, kernel, device, tally)
     except (ValueError, RuntimeError) as error:
         return kernel or "", [f"raised {type(error).__name__}: {error}"]
@@ -127,17 +168,24 @@ def fuzz(arguments: argparse.Namespace, device: _C.Device) -> tuple[Tally, float
         draw = RandomDraw(arguments.seed * SEED_STRIDE + tally.problems)
         case, dtype = draw_case(draw)
         wanted = "" if draw.integer(0, 3) == 0 else None
+        form = FORMS[draw.integer(0, len(FORMS) - 1)] if draw.integer(0, 5) == 0 else None
+        if form is not None:
+            case = in_a_form(form, case)
+        if tally.problems % 256 == 0:
+            problems.instance.cache_clear()  # of the calls in a form
         if tally.problems % 16 == 0:
             torch.full((1 << 22,), torch.nan, device="cuda")  # what the allocator cuts workspaces from
         tally.problems += 1
         tally.dtypes[dtype] += 1
-        kernel, faults = attempt(case, dtype, wanted, device, tally)
+        kernel, faults = attempt(form, case, dtype, wanted, device, tally)
         if faults:
-            simplest = shrink(case, lambda x, t=dtype, k=kernel: bool(attempt(x, t, k, device, Tally())[1]), 60)
-            faults = attempt(simplest, dtype, kernel, device, Tally())[1] or faults
+            simplest = shrink(
+                case, lambda x, f=form, t=dtype, k=kernel: bool(attempt(f, x, t, k, device, Tally())[1]), 60
+            )
+            faults = attempt(form, simplest, dtype, kernel, device, Tally())[1] or faults
             tally.failures.append(
-                f"seed {arguments.seed}, problem {tally.problems - 1}, {kernel or 'the selector'}, {dtype}, "
-                f"{simplest!r}: {faults[0]}"
+                f"seed {arguments.seed}, problem {tally.problems - 1}, {kernel or 'the selector'}, {form or 'gemm'}, "
+                f"{dtype}, {simplest!r}: {faults[0]}"
             )
             print(tally.failures[-1], flush=True)
             if len(tally.failures) >= arguments.max_failures:
@@ -173,6 +221,7 @@ def main() -> int:
             "by the selector": tally.selected,
             "batch_invariant elements compared": tally.compared,
             "dtypes": dict(sorted(tally.dtypes.items())),
+            "in a form": dict(sorted(tally.forms.items())),
             "kernels": {name: tally.kernels[name] for name in sorted(possible)},
             "failures": tally.failures,
         },
