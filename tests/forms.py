@@ -51,7 +51,9 @@ class Call:
             "numerics": case.numerics,
         }
         self.z = reference.pre_activation(self.inst.a, self.inst.b, **terms)
-        self.z_error = reference.error_bound(self.inst.a, self.inst.b, **terms, out_dtype=torch.float32)
+        self.z_error = reference.error_bound(
+            self.inst.a, self.inst.b, **terms, out_dtype=torch.float32, precision=case.precision
+        )
         activate = reference.gate if form.gated else reference.activate
         self.d = activate(self.z, case.activation, case.activation_args)
 

@@ -257,6 +257,7 @@ def _gradient_of_c(call: _Call, dz: Tensor) -> Tensor:
 # microsecond with an _AutoDispatchBelowAutograd guard around it, which nothing below needs (torch 2.14, x86 core).
 _below_autograd = torch._C._after_autograd_keyset
 _below_inplace = torch._C._after_ADInplaceOrView_keyset
+_redispatch_gemm_out = _gemm_out._handle.redispatch_boxed
 
 
 def _wants_gradient(*tensors: Tensor | None) -> bool:
@@ -333,7 +334,7 @@ def _gemm_out_autograd(keys: DispatchKeySet, *args: Any, **options: Any) -> None
 def _gemm_out_inplace(keys: DispatchKeySet, *args: Any, **options: Any) -> None:
     """Counts out's version up, so that autograd notices when it needed the old values."""
     torch.autograd.graph.increment_version(options["out"])
-    _gemm_out._handle.redispatch_boxed(keys & _below_inplace, *args, **options)
+    _redispatch_gemm_out(keys & _below_inplace, *args, **options)
 
 
 def _refusing(op: str) -> Callable[..., Any]:

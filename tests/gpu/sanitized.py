@@ -86,13 +86,14 @@ FORM_CASES = (
 def run_form(form: Form, case: Case, spec: _C.KernelSpec, device: _C.Device) -> list[str] | None:
     """As run, of a form; a kernel without one takes two steps."""
     call = Call(form, case, spec.dtype_a, "cpu")
-    problem = call.problem(spec.name)
-    plain = problem if _C.form_supported(problem, device) else _C.plain_problem(problem)
-    if _C.supports(spec.name, plain, device):
-        return None
     a, b, *bias = (on_gpu(placed) for placed in call.inst.operands)
     terms = call.terms | {"bias": bias[0][0] if bias else None}
-    result = form.op(a, b, **op_arguments(terms | call.options | {"kernel": spec.name}), out_dtype=call.inst.d_dtype)
+    options = call.options | {"kernel": spec.name, "out_dtype": call.inst.d_dtype}
+    problem = check(a, b, **terms, **options, gated=form.gated, aux=form.aux).problem
+    plain = problem if (spec.gated or spec.aux) else _C.plain_problem(problem)
+    if _C.supports(spec.name, plain, device):
+        return None
+    result = form.op(a, b, **op_arguments(terms | options))
     d, *z = result if form.aux else (result,)
     return call.faults(d.cpu(), z[0].cpu() if z else None)
 
