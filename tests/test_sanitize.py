@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import torch
 import problems
 import sanitize
 import sanitized
+from forms import FORMS
 from gemmx import _C
 from sanitize import Outcome, Report, judge, load_explained, parse_log
 from sanitized import CASES, instances
@@ -91,6 +93,14 @@ def test_the_matrix_has_a_case_for_every_kernel(monkeypatch: pytest.MonkeyPatch)
     for spec in _C.kernels():
         device = profile(models[spec.min_capability])
         taken = 0
+        for form in FORMS if (spec.gated or spec.aux) else ():
+            for index, case in enumerate(sanitized.FORM_CASES):
+                placed = case.with_majors(*sanitized.majors_of(spec, index))
+                columns = 2 * placed.n if form.gated else placed.n
+                inst = sanitized.instance(replace(placed, n=columns, activation=None), spec.dtype_a, "cpu")
+                options = {"bias": inst.bias, "activation": placed.activation, "out_dtype": inst.d_dtype}
+                problem = check(inst.a, inst.b, **options, gated=form.gated, aux=form.aux).problem
+                taken += not _C.supports(spec.name, problem, device)
         for inst in instances(spec):
             kwargs = inst.kwargs
             out = inst.new_out()

@@ -177,9 +177,9 @@ def test_the_models_own_choice_against_what_was_measured() -> None:
 
 def table_identity(entry: dict[str, Any]) -> tuple[tuple[Any, ...], str]:
     """(the problem of a table's row, its plan)."""
-    return tuple(entry[c] for c in ("m", "n", "k", "batch", "dtypes", "majors", "epilogue", "align")), str(
-        entry["plan"]
-    )
+    columns = ("m", "n", "k", "batch", "dtypes", "majors", "epilogue", "align")
+    forms = tuple(entry.get(form, False) for form in ("gated", "aux"))
+    return (*(entry[c] for c in columns), *forms), str(entry["plan"])
 
 
 @pytest.mark.parametrize("n", [6144, 6152], ids=["by the table", "by the model"])

@@ -257,7 +257,7 @@ def _gradient_of_c(call: _Call, dz: Tensor) -> Tensor:
 # microsecond with an _AutoDispatchBelowAutograd guard around it, which nothing below needs (torch 2.14, x86 core).
 _below_autograd = torch._C._after_autograd_keyset
 _below_inplace = torch._C._after_ADInplaceOrView_keyset
-_increment_version = torch._C._increment_version  # torch.autograd.graph.increment_version, less a microsecond
+_increment_version = torch._C._increment_version  # torch.autograd.graph.increment_version, without its isinstance
 _redispatch_gemm_out = _gemm_out._handle.redispatch_boxed
 
 

@@ -79,6 +79,8 @@ class Calibration:
     vector_factor: dict[int, float] = field(default_factory=lambda: {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.4})
     # mma.sync kernels stream at this share of what TMA does: estimate, to be replaced by a measurement.
     cp_async_stream: float = 0.85
+    # ... of kernels with swapped operands, whose weights stream past on every SM. Fitted to the decode rows.
+    swapped_stream: float = 1.07
 
     # Exponent of the p-norm over MMA, DRAM, L2 and latency: two equal terms cost 2^(1/2.4), 33 % more than one. Fitted.
     overlap: float = 2.4

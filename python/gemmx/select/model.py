@@ -328,6 +328,8 @@ def kernel_estimate(
     )
 
     stream = cal.dram_efficiency * (cal.cp_async_stream if kernel.mma in ("HMMA", "FFMA") else 1.0)
+    if kernel.swap_ab:
+        stream *= cal.swapped_stream
     read_bytes = order.read_bytes
     if kernel.swap_ab:  # weights that stream past: a second row of tiles does not find all of them in L2
         read_bytes += cal.reread * (tiles_m - 1) * shape.n * shape.k * shape.bytes_b * shape.batch
