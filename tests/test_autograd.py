@@ -230,11 +230,12 @@ def test_refusals() -> None:
                 torch.func.jvp(lambda a, f=function: f(a, b.detach()), (a.detach(),), (a.detach(),))
 
 
-def test_gemm_aux_has_the_gradients_of_both() -> None:
+@pytest.mark.parametrize(("activation", "args"), ALL)
+def test_gemm_aux_has_the_gradients_of_both(activation: str, args: tuple[float, ...]) -> None:
     a, b, c, bias = tensors = leaves(normal(3, 4), normal(4, 5), normal(5), normal(5))
-    d, z = gemmx.gemm_aux(a, b, c, bias, alpha=0.5, activation="gelu")
+    d, z = gemmx.gemm_aux(a, b, c, bias, alpha=0.5, activation=activation, activation_args=list(args) or None)
     x = plain(a, b, c, bias, alpha=0.5)
-    expected = reference.activate(x, "gelu")
+    expected = reference.activate(x, activation, args)
     for y, of in ((d, expected), (z, x), (d + 2 * z, expected + 2 * x)):
         own, others = (torch.autograd.grad(t.square().sum(), tensors, retain_graph=True) for t in (y, of))
         for g, h in zip(own, others, strict=True):

@@ -498,3 +498,23 @@ def test_chain_of_passes_for_older_torch(keyed: bool) -> None:
     assert (other.products if keyed else seen) == [1]
     assert len(own.rewritten) == 1
     assert chain.uuid() == (("counts", own.uuid()) if keyed else None)
+
+
+HALF_ALONE: dict[str, Function] = {
+    "bias on the gate alone": lambda x, w, b, r: gated(F.silu, (gates(x @ w.t() + b)[0], gates(x @ w.t())[1])),
+    "gate scaled": lambda x, w, b, r: F.silu(gates(z := x @ w.t())[0] * 1.0 + 1.0) * gates(z)[1],
+    "residual on up alone": lambda x, w, b, r: torch.relu(gates(z := x @ w.t())[0]) * gates(z + r)[1],
+    "bias before the gate's half alone": lambda x, w, b, r: F.silu(gates((z := x @ w.t()) + b)[0]) * gates(z)[1],
+    "product doubled before the gate's half": lambda x, w, b, r: F.silu(gates((z := x @ w.t()) * 2)[0]) * gates(z)[1],
+    "halves of a view's columns": lambda x, w, b, r: gated(
+        F.silu, gates((x @ w.t()).view(M * S, 2, N // 2).float())
+    ).reshape(M * S, N // 2).to(x.dtype),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HALF_ALONE)
+def test_what_only_one_half_has_is_no_gated_product(name: str) -> None:
+    args = operands()
+    _, traced = rewrite(HALF_ALONE[name], *args)
+    assert GATED not in calls(traced)
+    torch.testing.assert_close(traced(*args), HALF_ALONE[name](*args), rtol=2**-5, atol=2**-4)

@@ -147,7 +147,11 @@ std::shared_ptr<const ReadyPlan> decide(const Problem& problem, const Device& de
 bool takes_two_steps(const Problem& problem, const Device& device) {
   if (!problem.gated && !problem.aux) return false;
   const auto specs = kernel_specs();
-  if (problem.kernel >= 0) return !specs[problem.kernel].gated && !specs[problem.kernel].aux;
+  if (problem.kernel >= 0) {
+    // Not by a kernel with a function of its own: what it writes is no Z.
+    const KernelSpec& named = specs[problem.kernel];
+    return !named.gated && !named.aux && !named.teaching;
+  }
   for (int i = 0; i < static_cast<int>(specs.size()); ++i) {
     const KernelSpec& s = specs[i];
     const bool is_of_the_form = s.gated == problem.gated && s.aux == problem.aux && !s.teaching;

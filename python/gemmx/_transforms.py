@@ -110,6 +110,7 @@ def _vmap_gemm(op: str) -> Callable[..., Any]:
             batch = next(_first(x, dim).shape[-3] for x, dim in ((a, of_a), (b, of_b)) if _own_dims(x, dim) == 3)
             a, b = _fold(a, of_a, size, batch), _fold(b, of_b, size, batch)
             if c is not None:
+                c = c.unsqueeze(0) if c.dim() == 1 else c
                 c = c.expand(size, batch, *c.shape[-2:]).reshape(size * batch, *c.shape[-2:])
         else:
             a, b = _first(a, of_a), _first(b, of_b)

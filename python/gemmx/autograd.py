@@ -21,6 +21,7 @@ nothing is to be recorded, and _gemm_recorded and _gemm_gated_recorded, which ar
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -34,9 +35,9 @@ from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
-from gemmx import reference
+from gemmx import _C, reference
 from gemmx._checks import holds
-from gemmx._dispatch import OPS, keeping_errors, library, register, skip_when_traced
+from gemmx._dispatch import KERNEL, OPS, keeping_errors, library, register, skip_when_traced
 
 _grad_is_on = torch.is_grad_enabled
 _in_functorch = torch._C._functorch.peek_interpreter_stack  # None outside torch.func's transforms
@@ -57,6 +58,7 @@ class _Call(NamedTuple):
     """What the backward of a recorded call knows beside its saved tensors."""
 
     gated: bool
+    aux: bool  # Z is a result too
     saves: str  # what tells act': "z", "d" or nothing
     activation: str
     activation_args: Sequence[float] | None
@@ -94,7 +96,8 @@ def _call_of(  # noqa: PLR0917
     activation_args = options.get("activation_args")
     return _Call(
         gated=gated,
-        saves="z" if aux else _saves(gated, activation, activation_args),
+        aux=aux,
+        saves=_saves(gated, activation, activation_args),
         activation=activation,
         activation_args=activation_args,
         alpha=options.get("alpha", 1.0),
@@ -112,7 +115,7 @@ def _call_of(  # noqa: PLR0917
 
 
 class _Recorded(_SingleLevelFunction):
-    """One recorded call. Returns (D,), or (D, Z) where Z is saved.
+    """One recorded call. Returns (D,), or (D, Z) where Z is a result or saved.
 
     Not a torch.autograd.Function, whose apply asks torch.func's transforms where to go: a kernel at the Autograd key is
     what they called for one level.
@@ -132,7 +135,7 @@ class _Recorded(_SingleLevelFunction):
         # An outer level of torch.func's transforms records what this one calls; only here grad mode is off.
         outer = nullcontext() if _in_functorch() is None else torch.enable_grad()
         with outer, torch._C._AutoDispatchBelowAutograd():
-            if call.saves == "z":
+            if call.aux or call.saves == "z":
                 return tuple((_gemm_gated_aux if call.gated else _gemm_aux)(*tensors, **options))
             return ((_gemm_gated if call.gated else _gemm)(*tensors, **options),)
 
@@ -216,8 +219,8 @@ def _gradient_of_a(call: _Call, dz: Tensor, b: Tensor) -> Tensor:
     if call.a_dim < dz.dim():  # a served all batches
         da = _gemm(dz, b.mT, out_dtype=torch.float32, **options)
         return da.sum(0).to(call.a_dtype)
-    if call.a_by_columns:
-        da = _gemm(b, dz.mT, **(options | {"numerics": None}))
+    if call.a_by_columns and call.numerics != "batch_invariant":  # as D of this product a row of dA would be a column
+        da = _gemm(b, dz.mT, **options)
         return da.mT
     da = _gemm(dz, b.mT, **options)
     return da
@@ -288,7 +291,18 @@ def _refuse_tangents(op: str, tensors: Iterable[Any]) -> None:
             )
 
 
+@functools.cache
+def _custom_kernels() -> frozenset[str]:
+    """Kernels with functions of their own, which have no gradient (docs/custom_epilogue.md)."""
+    return frozenset(spec.name for spec in _C.kernels() if spec.teaching and spec.family == "sm90")
+
+
 def _record(gated: bool, aux: bool, args: Sequence[Any], options: dict[str, Any]) -> tuple[Tensor, ...]:
+    if (kernel := options.get(KERNEL)) and kernel in _custom_kernels():
+        raise RuntimeError(
+            f"kernel: is {kernel!r}, whose function has no gradient, and an argument requires grad; wrap the call in a "
+            f"torch.autograd.Function, or call it under torch.no_grad()"
+        )
     tensors = (*args, *(None,) * ((5 if gated else 7) - len(args)))
     a, b, c, bias = (*tensors[:2], None, tensors[2]) if gated else tensors[:4]
     scales = tensors[3:] if gated else tensors[4:]

@@ -148,7 +148,7 @@ def gemm_aux(  # noqa: PLR0917, the order of the op's schema
 
     Arguments, errors and determinism are gemm's, without out. D is act of Z in float32, before Z is rounded; Z is
     rounded once to D's dtype and has D's shape, row-major contiguous. D has the bits of gemm's where both run the same
-    tile and splits. Not differentiable: RuntimeError where a tensor requires grad while grad mode is on.
+    tile and splits. Differentiable as gemm, in D and Z.
     """
     if precision is None:
         precision = _precision_of_torch(a)

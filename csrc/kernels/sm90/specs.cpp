@@ -25,10 +25,12 @@ std::string check_extents(const KernelSpec& s, const Problem& p, int sm_count) {
   if (p.k == 0) return "reads A and B through TMA, which needs K of at least 1; here K or alpha is 0";
   const int64_t splits = std::max<int64_t>(p.splits, 1);
   const bool plain = s.split_k;  // no other form has splits
-  if (!plain && !s.swap_ab &&
-      (p.d.major != Major::n || (p.d.dtype == DType::f32 && p.n * size_of(DType::f32) % kTmaBytes != 0))) {
-    return "writes D and the pre-activation by whole rows, float32 ones in multiples of 16 bytes, got N=" +
-           std::to_string(p.n) + " of " + std::string(name(p.d.dtype));
+  const bool whole_words = p.n * size_of(p.d.dtype) % kTmaBytes == 0 && vector_bytes(p.d) >= kTmaBytes &&
+                           p.d.leading_dimension() < kMaxStrideBytes / size_of(p.d.dtype);
+  if (!plain && !s.swap_ab && (p.d.major != Major::n || (p.d.dtype == DType::f32 && !whole_words))) {
+    return "writes D and the pre-activation by whole rows, float32 ones in aligned words of 16 bytes, got N=" +
+           std::to_string(p.n) + " of " + std::string(name(p.d.dtype)) + ", rows " + std::to_string(p.d.row_stride) +
+           " elements apart";
   }
   if (s.gated && s.major_b == Major::n && p.n * kElementBytes % kTmaBytes != 0) {
     return "reads gate and up at columns that TMA takes in multiples of 8, got N=" + std::to_string(p.n);

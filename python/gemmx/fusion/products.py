@@ -206,11 +206,18 @@ def _halves(
     if gate_half is None or up_half is None or gate_half.second == up_half.second:
         return
     for linear in linears(gate_half.source, order):
-        other = next((x for x in linears(up_half.source, order) if x.product is linear.product), None)
-        if other is not None:
+        # Both halves of all of it: what is added to one half alone, or halves of a view's columns, is another product.
+        bare = replace(linear, nodes=frozenset())
+        other = next((x for x in linears(up_half.source, order) if replace(x, nodes=frozenset()) == bare), None)
+        if other is not None and all(_is_as_wide(x.source, linear.product) for x in (gate_half, up_half)):
             nodes = around | gate_half.nodes | up_half.nodes | linear.nodes | other.nodes
             refusal = _SECOND.format(activation.name) if gate_half.second else ""
             yield Match(tail, linear, nodes, activation, gated=True, refusal=refusal)
+
+
+def _is_as_wide(node: Node, product: Node) -> bool:
+    x, of = value(node), value(product)
+    return x is not None and of is not None and same(x.shape[-1], of.shape[-1])
 
 
 def half(root: Node) -> _Half | None:
