@@ -4,6 +4,7 @@
 #include <mutex>
 #include <shared_mutex>
 #include <stdexcept>
+#include <string_view>
 #include <unordered_map>
 
 #include "core/registry.h"
@@ -148,9 +149,10 @@ bool takes_two_steps(const Problem& problem, const Device& device) {
   if (!problem.gated && !problem.aux) return false;
   const auto specs = kernel_specs();
   if (problem.kernel >= 0) {
-    // Not by a kernel with a function of its own: what it writes is no Z.
     const KernelSpec& named = specs[problem.kernel];
-    return !named.gated && !named.aux && !named.teaching;
+    // What a kernel with a function of its own writes is no Z (sm90/specs.h: of that family, only called by name).
+    const bool custom = named.teaching && std::string_view(named.family) == "sm90";
+    return !named.gated && !named.aux && !custom;
   }
   for (int i = 0; i < static_cast<int>(specs.size()); ++i) {
     const KernelSpec& s = specs[i];
