@@ -47,22 +47,6 @@ def gemm(
     return round_to(activate(z, activation, activation_args), out_dtype or a.dtype)
 
 
-def gemm_gated(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None = None,
-    *,
-    alpha: float = 1.0,
-    activation: str | None = None,
-    activation_args: Sequence[float] | None = None,
-    out_dtype: torch.dtype | None = None,
-    compute_dtype: torch.dtype = torch.float64,
-) -> Tensor:
-    """As gemm, of the gated form. The activation None is silu."""
-    z = pre_activation(a, b, bias=bias, alpha=alpha, compute_dtype=compute_dtype)
-    return round_to(gate(z, activation, activation_args), out_dtype or a.dtype)
-
-
 def pre_activation(
     a: Tensor,
     b: Tensor,
@@ -74,33 +58,13 @@ def pre_activation(
     batch_invariant: bool = False,
     compute_dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Z, in compute_dtype; rounded to D's dtype it is what gemm_aux returns. batch_invariant: see the function."""
+    """Z, in compute_dtype; rounded to D's dtype it is what gemm_aux returns.
+
+    batch_invariant, for 16-bit operands: a row has the same bits whatever M is and wherever it stands, which a BLAS
+    does not promise, since it may sum in another order for another M. D then takes its activation or gate by by_rows().
+    """
     product = _product_in_order if batch_invariant else _product
     return _add_c_and_bias(product(a, b, alpha, compute_dtype), c, bias, beta)
-
-
-def gemm_batch_invariant(
-    a: Tensor,
-    b: Tensor,
-    c: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    activation: str | None = None,
-    activation_args: Sequence[float] | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    """As gemm, of 16-bit operands: a row of D has the same bits whatever M is and wherever the row stands.
-
-    gemm itself does not promise that: a BLAS may sum in another order for another M, and torch's loops compute the
-    elements at their ends by other code than the rest, so that an activation depends on an element's place. Here an
-    element is a sum in ascending order of K, one addition at a time in float64 (products are exact, so that it does not
-    matter whether they are fused into the addition), and activations are applied row by row. It takes a pass over D for
-    each k: for tests, not for speed.
-    """
-    z = pre_activation(a, b, c, bias, alpha=alpha, beta=beta, batch_invariant=True)
-    return round_to(by_rows(activate, z, activation, activation_args), out_dtype or a.dtype)
 
 
 def by_rows(
@@ -109,7 +73,10 @@ def by_rows(
     activation: str | None = None,
     args: Sequence[float] | None = None,
 ) -> Tensor:
-    """The function, activate or gate, of one row at a time, so that a row's bits do not depend on its place."""
+    """The function, activate or gate, of one row at a time, so that a row's bits do not depend on its place.
+
+    torch's loops compute the elements at their ends by other code than the rest.
+    """
     rows = [function(row.clone(), activation, args) for row in z.flatten(0, -2)] if z.numel() else []
     if not rows:
         return function(z, activation, args)
@@ -316,7 +283,11 @@ def _product(a: Tensor, b: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
 
 
 def _product_in_order(a: Tensor, b: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
-    """As _product, each element summed in ascending order of K."""
+    """As _product, each element summed in ascending order of K, one addition at a time.
+
+    In float64 products of 16-bit numbers are exact: it does not matter whether they are fused into the addition. A pass
+    over D for each k: for tests, not for speed.
+    """
     alpha = _float32(alpha)
     z = torch.zeros(*(a.shape[:-2] or b.shape[:-2]), a.shape[-2], b.shape[-1], dtype=dtype, device=a.device)
     if alpha == 0 or a.shape[-1] == 0:
