@@ -75,6 +75,7 @@ void bind_spec(py::module_& m) {
       .def_readonly("smem_bytes", &KernelSpec::smem_bytes)
       .def_readonly("priority", &KernelSpec::priority)
       .def_readonly("teaching", &KernelSpec::teaching)
+      .def_property_readonly("custom_function", &has_custom_function)
       .def_readonly("swap_ab", &KernelSpec::swap_ab)
       .def_readonly("gated", &KernelSpec::gated)
       .def_readonly("aux", &KernelSpec::aux)

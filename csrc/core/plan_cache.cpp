@@ -4,7 +4,6 @@
 #include <mutex>
 #include <shared_mutex>
 #include <stdexcept>
-#include <string_view>
 #include <unordered_map>
 
 #include "core/registry.h"
@@ -150,9 +149,7 @@ bool takes_two_steps(const Problem& problem, const Device& device) {
   const auto specs = kernel_specs();
   if (problem.kernel >= 0) {
     const KernelSpec& named = specs[problem.kernel];
-    // What a kernel with a function of its own writes is no Z (sm90/specs.h: of that family, only called by name).
-    const bool custom = named.teaching && std::string_view(named.family) == "sm90";
-    return !named.gated && !named.aux && !custom;
+    return !named.gated && !named.aux && !has_custom_function(named);
   }
   for (int i = 0; i < static_cast<int>(specs.size()); ++i) {
     const KernelSpec& s = specs[i];

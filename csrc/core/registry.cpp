@@ -178,6 +178,8 @@ const std::unordered_map<std::string_view, int>& index_by_name() {
 
 std::span<const KernelSpec> kernel_specs() { return kSpecs; }
 
+bool has_custom_function(const KernelSpec& spec) { return spec.supports == sm90::supports_custom; }
+
 int find_kernel(std::string_view name) {
   const auto it = index_by_name().find(name);
   return it == index_by_name().end() ? -1 : it->second;

@@ -14,6 +14,9 @@
 namespace gemmx {
 
 GEMMX_API std::span<const KernelSpec> kernel_specs();
+// Whether the kernel applies a function that it was built with (docs/custom_epilogue.md): what it writes is no Z, and
+// the product's gradient is not its own.
+GEMMX_API bool has_custom_function(const KernelSpec&);
 // -1 when there is no kernel of that name.
 GEMMX_API int find_kernel(std::string_view name);
 // nullptr when the library was built without the kernel.

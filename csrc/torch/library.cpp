@@ -1,4 +1,5 @@
-// The ops' schemas and their CUDA implementations. CPU and fake implementations are Python (python/gemmx/ops.py).
+// The ops' schemas and their CUDA implementations. CPU and fake implementations are Python
+// (python/gemmx/_dispatch.py).
 //
 // Autograd of gemm and gemm_gated on CUDA: a Python kernel for the key would cost every call under no_grad 4 to 5 us,
 // so the kernel is C++ and sends the arguments, as they lie on the stack, to one of two ops of the same schema. The
@@ -38,12 +39,12 @@ STABLE_TORCH_LIBRARY(GEMMX_NAMESPACE, m) {
       "gated_backward(Tensor grad, Tensor z, *, str activation, float[]? activation_args=None, bool bias_grad=False) "
       "-> (Tensor dz, Tensor dbias)");
 
-  // Where the kernels of key AutogradCUDA send a call: to be computed, or to be recorded by autograd (ops.py).
+  // Where the kernels of key AutogradCUDA send a call: to be computed, or to be recorded by autograd (autograd.py).
   m.def("_gemm" GEMMX_GEMM_ARGUMENTS " -> Tensor");
   m.def("_gemm_recorded" GEMMX_GEMM_ARGUMENTS " -> Tensor");
   m.def("_gemm_gated" GEMMX_GATED_ARGUMENTS " -> Tensor");
   m.def("_gemm_gated_recorded" GEMMX_GATED_ARGUMENTS " -> Tensor");
-  // Whether autograd would want a gradient through these tensors: the stable ABI can't tell, python/gemmx/ops.py can.
+  // Whether autograd would want a gradient through these tensors: the stable ABI can't tell, autograd.py can.
   m.def("_wants_gradient(Tensor a, Tensor b, Tensor? c, Tensor? bias) -> bool");
 }
 

@@ -294,7 +294,7 @@ def _refuse_tangents(op: str, tensors: Iterable[Any]) -> None:
 @functools.cache
 def _custom_kernels() -> frozenset[str]:
     """Kernels with functions of their own, which have no gradient (docs/custom_epilogue.md)."""
-    return frozenset(spec.name for spec in _C.kernels() if spec.teaching and spec.family == "sm90")
+    return frozenset(spec.name for spec in _C.kernels() if spec.custom_function)
 
 
 def _record(gated: bool, aux: bool, args: Sequence[Any], options: dict[str, Any]) -> tuple[Tensor, ...]:

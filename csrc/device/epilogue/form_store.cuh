@@ -85,15 +85,14 @@ template <int kN, bool kGated, bool kAux, class Function>
 struct FormStore {
   static constexpr int kValues = kN / 2;  // of a lane in kN columns
 
-  // Where a matrix goes: its layout, and its TMA descriptor or nullptr; by_rows where box_store.cuh writes rows.
+  // Where a matrix goes: its layout, and its TMA descriptor or nullptr where it is written by rows.
   struct Target {
     const EpilogueParams& e;
     const void* tensor_map;
-    bool by_rows;
   };
 
-  // (m, n): the warp's first row and column in D; e: the call's epilogue; z: only with kAux. buffer: the warp's
-  // epilogue buffer. acc as wgmma leaves it.
+  // (m, n): the warp's first row and column in D; e: the call's epilogue; z: only with kAux. smem_buffers as
+  // for box_store.cuh. acc as wgmma leaves it.
   __device__ static __forceinline__ void run(const EpilogueParams& e, const Target& d, const Target& z, int batch,
                                              int m, int n, const float (&acc)[(kGated ? 2 : 1) * kValues],
                                              uint32_t smem_buffers, int lane, uint32_t& boxes) {
