@@ -366,7 +366,8 @@ def llama_points(suites: Suites) -> dict[str, dict[str, float]]:
         if row["status"] == "measured":
             eager = row["eager_us"]
             points[row["name"]] = {arm: eager / row[f"{arm}_us"] for arm in model.ARMS}
-            points[row["name"]]["limit"] = eager / row[f"{row['torch_arm']}_us"] * row["upper_limit"]
+            if model.knows_limit(row):
+                points[row["name"]]["limit"] = eager / row[f"{row['torch_arm']}_us"] * row["upper_limit"]
     return points
 
 
@@ -379,9 +380,9 @@ def write_llama_plot(path: Path, gpu: str, suites: Suites) -> None:
     for i, (arm, color) in enumerate(colors.items()):
         places = [x + width * (i - 1.5) for x in range(len(points))]
         axes.bar(places, [arms[arm] for arms in points.values()], width, color=color, label=ARM_TITLES[arm])
-    limits = [arms["limit"] for arms in points.values()]
-    ends = [[x + side * 2 * width for x in range(len(points))] for side in (-1, 1)]
-    axes.hlines(limits, *ends, color="black", linewidth=1.0, label="GEMMs at their floor")
+    limits = {x: arms["limit"] for x, arms in enumerate(points.values()) if "limit" in arms}
+    ends = [[x + side * 2 * width for x in limits] for side in (-1, 1)]
+    axes.hlines(list(limits.values()), *ends, color="black", linewidth=1.0, label="GEMMs at their floor")
     axes.set_xticks(range(len(points)), list(points))
     axes.set_ylabel("speed relative to eager")
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=5)

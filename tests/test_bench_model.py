@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from bench_rows import ROOT, script
-from gemmx.bench import model, results
+from gemmx.bench import model, results, tables
 from gemmx.bench.model import Gemm
 from gemmx.bench.timer import Timing
 
@@ -81,6 +81,14 @@ def test_a_floor_is_the_weights_or_the_flops() -> None:
 def test_the_upper_limit_leaves_all_else_as_it_is() -> None:
     assert model.upper_limit(100.0, 80.0, 60.0) == pytest.approx(100 / 80)
     assert model.upper_limit(100.0, 80.0, 90.0) == 1.0  # a floor above what was reached wins nothing
+    assert model.knows_limit({"gemm_us": 80.0, "gemm_floor_us": 60.0})
+    assert not model.knows_limit({"gemm_us": 80.0, "gemm_floor_us": 90.0})
+
+
+def test_a_limit_that_is_not_known_is_not_shown() -> None:
+    row = {"upper_limit": 1.0, "gemm_us": 80.0, "gemm_floor_us": 90.0}
+    assert tables.upper_limit(row, 2) == "-"
+    assert tables.upper_limit(row | {"upper_limit": 1.25, "gemm_floor_us": 60.0}, 2) == "1.25"
 
 
 def test_the_linear_layers_of_a_step_and_their_gradients() -> None:

@@ -122,6 +122,11 @@ def upper_limit(step_us: float, gemm_us: float, gemm_floor_us: float) -> float:
     return step_us / (step_us - gemm_us + min(gemm_us, gemm_floor_us))
 
 
+def knows_limit(row: Mapping[str, Any]) -> bool:
+    """Whether the floor of the row's GEMMs is below what they took: otherwise it says nothing of the step."""
+    return bool(row["gemm_floor_us"] < row["gemm_us"])
+
+
 def measure_reads(sizes: Iterable[int], sm_count: int) -> dict[int, float]:
     """Microseconds of the fastest streaming read of so many bytes, L2 cold."""
     found = {}

@@ -73,12 +73,17 @@ def llama_lines(document: Document, cells: Callable[[dict[str, Any]], list[str]]
     ]  # fmt: skip
 
 
+def upper_limit(row: dict[str, Any], digits: int) -> str:
+    """Unknown where torch's GEMMs, profiled alone on a cooler card, were faster than their floor on the hot one."""
+    return number(row["upper_limit"], digits) if model.knows_limit(row) else "-"
+
+
 def llama_table(document: Document) -> str:
     head = ["a model's step", "tokens/s, eager", "torch.compile", "gemmx", "torch / gemmx", "upper limit"]
 
     def cells(row: dict[str, Any]) -> list[str]:
         speeds = [number(row[f"{arm}_tokens_per_s"], 0) for arm in (*model.TORCH_ARMS, row["best_arm"])]
-        return [row["name"], *speeds, number(row["torch_over_gemmx"]), number(row["upper_limit"])]
+        return [row["name"], *speeds, number(row["torch_over_gemmx"]), upper_limit(row, 2)]
 
     return table(head, llama_lines(document, cells, len(head)))
 
@@ -97,7 +102,7 @@ def llama_block(document: Document | None, image: str) -> str:
         goal = number(row["goal"]) + ("" if not row["goal"] or row["torch_over_gemmx"] >= row["goal"] else " missed")
         gemms = [f"{row[key] / 1e3:.2f} ms" for key in ("gemm_us", "gemm_floor_us")]
         speed = number(row[f"{row['best_arm']}_tokens_per_s"], 0)
-        return [row["name"], *times, speed, ratio, goal, number(row["upper_limit"], 3), *gemms, number(row["error"])]
+        return [row["name"], *times, speed, ratio, goal, upper_limit(row, 3), *gemms, number(row["error"])]
 
     text = table(head, llama_lines(document, cells, len(head)))
     return f"![Speed of a step relative to eager torch]({image})\n\n{text}\n{runs_line([document])}"
