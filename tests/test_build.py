@@ -214,19 +214,33 @@ def test_wgmma_instructions_are_what_their_script_writes() -> None:
     assert (ROOT / "csrc/device/ptx/wgmma_shapes.cuh").read_text() == written
 
 
+# Rows that were measured with fewer stages than fit, and are what they were measured as until more are.
+UNFILLED = {
+    *(f"sm90_gemm_bf16_bf16_f32_any_kk_swapab_{tile}" for tile in (
+        "32x8x256_1x1_pp_s9", "48x8x256_1x1_pp_s7", "56x8x256_1x1_pp_s6", "32x16x256_1x1_pp_s8", "48x16x256_1x1_pp_s6",
+        "56x16x256_1x1_pp_s5", "32x32x256_1x1_pp_s6",
+    )),
+    "sm90_gemm_f16_f16_f32_any_kk_swapab_32x16x256_1x1_pp_s8",
+    *(f"sm90_gemm_gated_bf16_bf16_f32_any_kk_swapab_{tile}" for tile in (
+        "64x8x256_1x1_pp_s5", "112x8x128_1x1_pp_s6", "112x16x128_1x1_pp_s6",
+    )),
+}  # fmt: skip
+
+
 def test_wgmma_rows_fill_the_shared_memory_of_hopper() -> None:
-    """Stages are as many as fit, up to 12: a row that leaves room for one more is a mistake."""
+    """Stages are as many as fit, up to 12: another row that leaves room for one more is a mistake."""
     from gemmx import _C
 
     specs = [spec for spec in _C.kernels() if spec.family == "sm90"]
     assert len(specs) >= 50
+    unfilled = set()
     for spec in specs:
         tile_m, tile_n, tile_k = spec.tile
         stage = 2 * tile_k * (tile_m + tile_n)
         assert spec.smem_bytes <= 232448, spec.name
-        # Narrow tiles of weights stream 120 KB and more an SM as they were measured; more was not tried.
-        narrow = spec.swap_ab and (spec.gated or tile_m < 64) and spec.smem_bytes > 180_000
-        assert spec.smem_bytes + stage > 232448 or spec.stages == 12 or narrow, spec.name
+        if spec.smem_bytes + stage <= 232448 and spec.stages != 12:
+            unfilled.add(spec.name)
+    assert unfilled == UNFILLED
 
 
 def test_no_flag_flushes_subnormals() -> None:
