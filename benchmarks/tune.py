@@ -7,6 +7,10 @@ For each row the plans that the model ranks first, one a kernel and half as many
 with a cold L2 (the one timer of the benchmarks), in groups where the device does not hold the outputs of all; the best
 three always among themselves. They are written fastest first; a plan of gemmx's own kernels stands before one of
 cuBLASLt that is less than 1 % faster, which is within what two runs differ by.
+
+Up to M = 64 a plan is timed twice: behind itself, as in the suites, and behind an elementwise kernel that writes A, as
+in a model between two layers, and the two times are added up. A kernel that starts while the one before it still runs
+hides its start behind itself; behind a kernel that does not let it in it can't, and the ranks change.
 """
 
 from __future__ import annotations
@@ -27,12 +31,14 @@ from gemmx._files import write_atomically
 from gemmx.bench import manifest, results
 from gemmx.bench.cases import Call, Case
 from gemmx.bench.suite import check_call, four_digits, kernel_family, request_for, torch_precision
-from gemmx.bench.timer import Timing, time_arms
+from gemmx.bench.timer import Arm, time_arms
 from gemmx.select.selector import decide, every_plan
 from gemmx.select.tables import DEFAULT_NUMERICS, FORMAT, NUMERICS, row_dict
 
+LAYER_MAX_M = 64  # up to which plans are timed behind an elementwise kernel too
 KEPT = 3  # plans written per row, beside the best of the own kernels
 NOISE = 0.01
+BEHIND = ", behind another kernel"  # of the names of arms
 MANIFESTS = Path(__file__).parent / "manifests"
 
 
@@ -58,16 +64,39 @@ def is_own(plan: Any) -> bool:
     return kernel_family(plan.kernel) != "cublaslt"
 
 
-def ranked(plans: Mapping[str, Any], timings: Mapping[str, Timing]) -> list[Any]:
+def ranked(plans: Mapping[str, Any], times: Mapping[str, float]) -> list[Any]:
     """The plans that were timed, best first; an own kernel gets the benefit of the noise."""
-    timed = [(timing.median_us, plans[name]) for name, timing in timings.items() if timing.error is None]
+    timed = [(us, plans[name]) for name, us in times.items()]
     return [plan for _, plan in sorted(timed, key=lambda x: x[0] * (1 - NOISE if is_own(x[1]) else 1))]
 
 
-def arms_at_once(case: Case) -> int:
-    """Arms whose outputs the device holds: each keeps as many as there are input sets."""
+def behind_a_kernel(case: Case, call: Call) -> Arm:
+    """The call behind an elementwise kernel that writes its A."""
+    run = case.arm(call)
+
+    def arm(i: int) -> None:
+        case.inputs[i].a.mul_(1)
+        run(i)
+
+    return arm
+
+
+def time_plans(case: Case, calls: Mapping[str, Call], **times: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """(us behind itself, that and where M is small us behind another kernel) of each call that ran."""
+    arms = {name: case.arm(call) for name, call in calls.items()}
+    if case.row.M <= LAYER_MAX_M:
+        arms |= {name + BEHIND: behind_a_kernel(case, call) for name, call in calls.items()}
+    timings = {name: timing for name, timing in time_arms(arms, sets=case.sets, **times).items() if not timing.error}
+    alone = {name: timings[name].median_us for name in calls if name in timings}
+    behind = {name: timings[name + BEHIND].median_us if name + BEHIND in timings else 0.0 for name in alone}
+    return alone, {name: us + behind[name] for name, us in alone.items()}
+
+
+def calls_at_once(case: Case) -> int:
+    """Calls whose outputs the device holds: each arm keeps as many as there are input sets."""
     free, _ = torch.cuda.mem_get_info()
-    outputs = max(1, case.sets * (case.bytes - case.read_bytes))
+    arms = 2 if case.row.M <= LAYER_MAX_M else 1
+    outputs = max(1, arms * case.sets * (case.bytes - case.read_bytes))
     return max(KEPT, free // 2 // outputs)
 
 
@@ -85,24 +114,22 @@ def measure(
     for name, plan in plans.items():
         calls[name] = case.gemmx_call(**request_for(plan), **numerics)
         check_call(case, calls[name], plan.kernel)  # right before fast
-    quick: dict[str, Timing] = {}
-    names, size = list(plans), arms_at_once(case)
+    alone: dict[str, float] = {}
+    quick: dict[str, float] = {}
+    names, size = list(plans), calls_at_once(case)
     for first in range(0, len(names), size):
-        arms = {name: case.arm(calls[name]) for name in names[first : first + size]}
-        quick |= time_arms(arms, sets=case.sets, warmup_us=20_000.0, budget_us=20_000.0 * len(arms), min_rounds=5)
-        del arms  # and their outputs
+        some = {name: calls[name] for name in names[first : first + size]}
+        found = time_plans(case, some, warmup_us=20_000.0, budget_us=20_000.0 * len(some), min_rounds=5)
+        alone |= found[0]
+        quick |= found[1]
     order = ranked(plans, quick)
     best = order[:KEPT]
     if not any(is_own(plan) for plan in best):
         best += [plan for plan in order[KEPT:] if is_own(plan)][:1]
     # Again among themselves: a large GEMM is limited by power, and slow arms beside it give it a cooler card.
-    arms = {str(plan): case.arm(calls[str(plan)]) for plan in best}
-    timings = time_arms(arms, sets=case.sets, budget_us=budget_us)
-    chosen = quick[next(iter(plans))]  # the model's first
-    regret = chosen.median_us / min(t.median_us for t in quick.values() if t.error is None)
-    return regret, [
-        row_dict(problem, plan, four_digits(timings[str(plan)].median_us)) for plan in ranked(plans, timings)
-    ]
+    finals, times = time_plans(case, {str(plan): calls[str(plan)] for plan in best}, budget_us=budget_us)
+    regret = alone[next(iter(plans))] / min(alone.values())  # of the model's first
+    return regret, [row_dict(problem, plan, four_digits(finals[str(plan)])) for plan in ranked(plans, times)]
 
 
 def identity(row: dict[str, Any]) -> tuple[Any, ...]:

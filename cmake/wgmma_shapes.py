@@ -12,7 +12,7 @@ import sys
 import textwrap
 
 # N of the kernels' tiles: any multiple of 8 up to 256 is legal.
-WIDTHS = (8, 16, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 144, 160, 192, 224, 256)
+WIDTHS = (8, 16, 32, 40, 48, 64, 72, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)
 TYPES = {"bf16": "bf16", "f16": "f16"}
 
 HEADER = """\

@@ -475,7 +475,7 @@ def test_tune_times_every_candidate_in_groups_that_memory_holds(monkeypatch: pyt
     outputs = 1000
     case = SimpleNamespace(
         sets=10, bytes=100 + outputs, read_bytes=100, problem=lambda: None, arm=lambda call: call,
-        gemmx_call=lambda **request: lambda s, out: None,
+        row=SimpleNamespace(M=128), gemmx_call=lambda **request: lambda s, out: None,
     )  # fmt: skip
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2 * 4 * case.sets * outputs, 0))  # half is four arms
     monkeypatch.setattr(tune, "candidate_plans", lambda problem, device, count: [NamedPlan(name) for name in times])
@@ -488,3 +488,35 @@ def test_tune_times_every_candidate_in_groups_that_memory_holds(monkeypatch: pyt
     assert groups == [["slow", "second", "library", "best"], ["third", "broken", "last"], ["best", "second", "library"]]
     assert [row["plan"] for row in rows] == ["best", "second", "library"]  # 3.00 of our own before 2.99: noise
     assert regret == 4.5
+
+
+def test_tune_times_small_plans_behind_another_kernel_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    tune = script("tune")
+    alone = {"overlaps": 10.0, "starts": 10.5}
+    behind = {"overlaps": 14.0, "starts": 12.0}
+    case = SimpleNamespace(
+        sets=1, bytes=2, read_bytes=1, inputs=[SimpleNamespace(a=torch.ones(2))], row=SimpleNamespace(M=16),
+        problem=lambda: None, gemmx_call=lambda **request: lambda s, out: None, arm=lambda call: lambda i: None,
+    )  # fmt: skip
+    ran: list[str] = []
+
+    def time_each(arms: dict[str, Any], **_: Any) -> dict[str, timer.Timing]:
+        result = {}
+        for name, arm in arms.items():
+            arm(0)
+            ran.append(name)
+            us = alone[name] if name in alone else behind[name.removesuffix(tune.BEHIND)]
+            result[name] = timer.Timing(us, us, us)
+        return result
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1000, 0))
+    monkeypatch.setattr(tune, "candidate_plans", lambda problem, device, count: [NamedPlan(name) for name in alone])
+    monkeypatch.setattr(tune, "request_for", lambda plan: {})
+    monkeypatch.setattr(tune, "check_call", lambda case, call, kernel: 0.0)
+    monkeypatch.setattr(tune, "is_own", lambda plan: True)
+    monkeypatch.setattr(tune, "row_dict", lambda problem, plan, us: {"plan": plan, "us": us})
+    monkeypatch.setattr(tune, "time_arms", time_each)
+    regret, rows = tune.measure(case, None, 16, 1.0)
+    assert rows == [{"plan": "starts", "us": 10.5}, {"plan": "overlaps", "us": 10.0}]  # 22.5 together, and 24
+    assert regret == 1.0
+    assert sum(name.endswith(tune.BEHIND) for name in ran) == len(ran) / 2

@@ -1,8 +1,8 @@
 // Derivatives of the activations, in fp32: g * act'(z), as the backward ops apply them.
 //
 // Where act' is 0 or 1 by a comparison g is kept or dropped and not multiplied, so that an infinite g gives no NaN
-// beside it; at the kinks the values are torch's. The error of act' is that of activation.cuh: exponentials by
-// ex2.approx, tanhf and erff, none of which cancels near 0.
+// beside it; at the kinks the values are torch's. act' is built from the functions of activation.cuh, none of which
+// cancels near 0.
 #pragma once
 
 #include "device/epilogue/activation.cuh"
@@ -33,8 +33,9 @@ __device__ __forceinline__ float gradient_of_input(float g, float z, float arg0,
     return gradient_of_result<kActivation>(g, activate(kActivation, z, arg0, arg1), arg0);
   } else if constexpr (kActivation == Activation::gelu) {
     // (z Phi(z))' = Phi(z) + z phi(z), phi(z) = e^(-z^2/2) / sqrt(2 pi)
-    const float cdf = 0.5f * (1.0f + erff(z * 0.70710678118654752f));
-    return g * (cdf + z * (0.39894228040143268f * __expf(-0.5f * z * z)));
+    const NormalTail tail(z);
+    const float cdf = z < 0.0f ? tail.mass : 1.0f - tail.mass;
+    return g * (cdf + z * (0.39894228040143268f * tail.density));
   } else if constexpr (kActivation == Activation::gelu_tanh) {
     // (z s(v))' = s + z s (1 - s) v', v = 2 sqrt(2/pi) (z + 0.044715 z^3), s the sigmoid
     const float square = z * z;

@@ -135,8 +135,9 @@ struct BoxStore {
 #pragma unroll
         for (int i = 0; i < 8; ++i) x[i] = __fmul_rn(at.e.alpha, acc[column / 2 + i]);
         if (at.e.bias != nullptr) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) add_bias(bias[(column + 8 * i) / 32], (column + 8 * i) % 32, at.lane, x + 4 * i);
+          float of_columns[4];
+          spread_bias(bias, column, at.lane, of_columns);
+          add_bias(of_columns, x);
         }
         write<kElementBytes>(at.e.d_dtype, x, buffer, j, at.lane);
       }
@@ -166,6 +167,10 @@ struct BoxStore {
     const bool f32 = at.e.d_dtype == DType::f32;
     const int steps = f32 ? 1 : Boxes<2>::kColumns / kStep;  // of a box
     const int count = (f32 ? Boxes<4>::kCount : Boxes<2>::kCount) * steps;
+    // Of all columns at once: a load a step would wait for memory in every step.
+    constexpr int kBiasLoads = static_cast<int>(ceil_div(kN, 32));
+    float bias[kBiasLoads];
+    if (at.e.bias != nullptr) load_bias(at.e, at.n, at.lane, bias);
     uint32_t buffer = 0;
 #pragma unroll 1
     for (int step = 0; step < count; ++step) {
@@ -173,14 +178,14 @@ struct BoxStore {
       const int in_box = (step - box * steps) * kStep;
       const int column = (f32 ? Boxes<4>::first(box) : Boxes<2>::first(box)) + in_box;
       const int n = at.n + column;
-      float bias[1];
-      if (at.e.bias != nullptr) load_bias(at.e, n, at.lane, bias);
       float x[kValues];
+      float bias_of_columns[kStep / 4];
 #pragma unroll
       for (int i = 0; i + kStep <= kN; i += 8) {
         if (begins_step(i) && column == i) {
 #pragma unroll
           for (int j = 0; j < kValues; ++j) x[j] = __fmul_rn(at.e.alpha, acc[i / 2 + j]);
+          if (at.e.bias != nullptr) spread_bias(bias, i, at.lane, bias_of_columns);
         }
       }
       if (at.c.loads) {
@@ -193,10 +198,7 @@ struct BoxStore {
       } else if (at.e.c != nullptr) {
         add_c<kValues>(at.e, at.batch, at.m, n, at.lane, x);
       }
-      if (at.e.bias != nullptr) {
-#pragma unroll
-        for (int j = 0; j < kStep / 8; ++j) add_bias(bias[0], 8 * j, at.lane, x + 4 * j);
-      }
+      if (at.e.bias != nullptr) add_bias(bias_of_columns, x);
       activate_all(x, at.e);
       if (in_box == 0 && !at.c.loads) buffer = wait_for_buffer(at, box, boxes);
 #pragma unroll
@@ -278,7 +280,7 @@ struct BoxStore {
     }
   }
 
-  // bias[i]: column n + 32 i + lane.
+  // bias[i]: column n + 32 i + lane. One load a lane, and shuffles from there.
   template <int kLoads>
   __device__ static __forceinline__ void load_bias(const EpilogueParams& e, int n, int lane, float (&bias)[kLoads]) {
 #pragma unroll
@@ -288,13 +290,27 @@ struct BoxStore {
     }
   }
 
-  // To the lane's two columns of 8, which lanes `first` to first + 7 loaded; x: both columns in two rows.
-  __device__ static __forceinline__ void add_bias(float bias, int first, int lane, float* x) {
+  // of_columns[2 j + i]: of column first + 8 j + 2 (lane % 4) + i of the tile, from load_bias()'s.
+  template <int kLoads, int kCount>
+  __device__ static __forceinline__ void spread_bias(const float (&bias)[kLoads], int first, int lane,
+                                                     float (&of_columns)[kCount]) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float value = __shfl_sync(~0u, bias, first + lane % 4 * 2 + i);
-      x[i] = __fadd_rn(x[i], value);
-      x[i + 2] = __fadd_rn(x[i + 2], value);
+    for (int j = 0; j < kCount / 2; ++j) {
+      const int column = first + 8 * j;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        of_columns[2 * j + i] = __shfl_sync(~0u, bias[column / 32], column % 32 + lane % 4 * 2 + i);
+      }
+    }
+  }
+
+  // x as for add_c().
+  template <int kCount>
+  __device__ static __forceinline__ void add_bias(const float (&of_columns)[kCount], float (&x)[2 * kCount]) {
+#pragma unroll
+    for (int j = 0; j < kCount / 2; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[4 * j + i] = __fadd_rn(x[4 * j + i], of_columns[2 * j + i % 2]);
     }
   }
 
