@@ -466,18 +466,19 @@ def test_tune_times_every_candidate_in_groups_that_memory_holds(monkeypatch: pyt
     groups: list[list[str]] = []
 
     def time_in_a_group(arms: dict[str, Any], **_: Any) -> dict[str, timer.Timing]:
-        groups.append(list(arms))
+        groups.append([name for name in arms if not name.endswith(tune.BEHIND)])
         return {
-            name: timer.Timing(times[name], times[name], times[name], error="lost" if name == "broken" else None)
+            name: timer.Timing(times[plan], times[plan], times[plan], error="lost" if plan == "broken" else None)
             for name in arms
+            for plan in [name.removesuffix(tune.BEHIND)]
         }
 
     outputs = 1000
     case = SimpleNamespace(
         sets=10, bytes=100 + outputs, read_bytes=100, problem=lambda: None, arm=lambda call: call,
-        row=SimpleNamespace(M=128), gemmx_call=lambda **request: lambda s, out: None,
+        gemmx_call=lambda **request: lambda s, out: None,
     )  # fmt: skip
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2 * 4 * case.sets * outputs, 0))  # half is four arms
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2 * 8 * case.sets * outputs, 0))  # half is eight arms
     monkeypatch.setattr(tune, "candidate_plans", lambda problem, device, count: [NamedPlan(name) for name in times])
     monkeypatch.setattr(tune, "request_for", lambda plan: {})
     monkeypatch.setattr(tune, "check_call", lambda case, call, kernel: 0.0)
@@ -490,13 +491,15 @@ def test_tune_times_every_candidate_in_groups_that_memory_holds(monkeypatch: pyt
     assert regret == 4.5
 
 
-def test_tune_times_small_plans_behind_another_kernel_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("m", [16, 2048])
+def test_tune_times_plans_behind_elementwise_kernels_too(monkeypatch: pytest.MonkeyPatch, m: int) -> None:
     tune = script("tune")
     alone = {"overlaps": 10.0, "starts": 10.5}
     behind = {"overlaps": 14.0, "starts": 12.0}
+    inputs = [SimpleNamespace(a=torch.ones(2), b=torch.ones(2)) for _ in range(2)]
     case = SimpleNamespace(
-        sets=1, bytes=2, read_bytes=1, inputs=[SimpleNamespace(a=torch.ones(2))], row=SimpleNamespace(M=16),
-        problem=lambda: None, gemmx_call=lambda **request: lambda s, out: None, arm=lambda call: lambda i: None,
+        sets=2, bytes=2, read_bytes=1, inputs=inputs, row=SimpleNamespace(M=m), problem=lambda: None,
+        gemmx_call=lambda **request: lambda s, out: None, arm=lambda call: lambda i: None,
     )  # fmt: skip
     ran: list[str] = []
 
@@ -520,3 +523,6 @@ def test_tune_times_small_plans_behind_another_kernel_too(monkeypatch: pytest.Mo
     assert rows == [{"plan": "starts", "us": 10.5}, {"plan": "overlaps", "us": 10.0}]  # 22.5 together, and 24
     assert regret == 1.0
     assert sum(name.endswith(tune.BEHIND) for name in ran) == len(ran) / 2
+    assert inputs[0].a._version > 0  # written by the kernel before
+    assert inputs[0].b._version == 0  # and the weights that it reads are cold
+    assert (inputs[1].b._version > 0) == (m > tune.SMALL_M)
