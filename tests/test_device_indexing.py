@@ -32,6 +32,7 @@ class Operand:
     warp_mn: int
     threads: int
     vectors: tuple[int, ...]
+    halves: int = 1  # of the tile: gate and up, of each of which a warp reads the same part
 
     @property
     def tile(self) -> t.OperandTile:
@@ -47,12 +48,17 @@ def operands() -> Iterator[Operand]:
         tile_m, tile_n, tile_k = spec.tile
         vectors = (16, 8, 4, 2) if spec.name.endswith("_align2") else (16,)
         yield Operand(spec.name, True, tile_m, tile_k, spec.major_a == "k", int(warp[1]), spec.threads, vectors)
-        yield Operand(spec.name, False, tile_n, tile_k, spec.major_b == "k", int(warp[2]), spec.threads, vectors)
+        halves = 2 if spec.gated else 1
+        yield Operand(
+            spec.name, False, tile_n, tile_k, spec.major_b == "k", int(warp[2]), spec.threads, vectors, halves
+        )
 
 
 # Rows share tiles: each distinct geometry once.
 OPERANDS = list(
-    {(o.is_a, o.extent_mn, o.extent_k, o.k_major, o.warp_mn, o.threads, o.vectors): o for o in operands()}.values()
+    {
+        (o.is_a, o.extent_mn, o.extent_k, o.k_major, o.warp_mn, o.threads, o.vectors, o.halves): o for o in operands()
+    }.values()
 )
 each_operand = pytest.mark.parametrize("o", OPERANDS, ids=lambda o: f"{'A' if o.is_a else 'B'}-{o.kernel}")
 
@@ -71,9 +77,11 @@ def test_swizzle_is_a_bijection(o: Operand) -> None:
 @each_operand
 def test_warp_reads_its_fragments_without_conflicts(o: Operand) -> None:
     tile = o.tile
-    for warp_mn in range(0, o.extent_mn, o.warp_mn):
+    half, share = o.extent_mn // o.halves, o.warp_mn // o.halves
+    blocks = [at // 16 for first in range(0, o.extent_mn, half) for at in range(first, first + share, 16)]
+    for warp_mn in range(0, half, share):
         lanes = [tile.lane_offset(lane, warp_mn, o.is_a) for lane in range(32)]
-        for block in range(o.warp_mn // 16):
+        for block in blocks:
             for step in range(o.extent_k // 16):
                 offsets = [tile.block_offset(lane, block, step) for lane in lanes]
                 for matrix in range(4):
@@ -93,6 +101,7 @@ def test_copy_covers_the_tile_once(o: Operand) -> None:
     for vector in o.vectors:
         copy = t.CopyMap(tile, o.threads, vector)
         assert copy.even()
+        assert o.halves == 1 or not o.k_major or copy.passes % 2 == 0  # a pass has rows of one half
         pieces = [
             tile.offset(copy.row(thread) + i * copy.rows_per_pass, copy.byte(thread))
             for i in range(copy.passes)

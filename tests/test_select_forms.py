@@ -19,7 +19,8 @@ from gemmx.select.profiles import profile
 from gemmx.select.selector import choose, decide, every_plan, two_steps_reason
 
 FORMS = [(True, False), (False, True), (True, True)]
-H200, A100 = profile("h200"), profile("a100")
+H200, A100, B200 = profile("h200"), profile("a100"), profile("b200")
+PROFILES = {"h200": H200, "a100": A100, "rtx4090": profile("rtx4090"), "b200": B200}
 
 
 def problem_of(m: int = 512, n: int = 1024, k: int = 4096, **options: Any) -> _C.Problem:
@@ -39,34 +40,76 @@ def test_bytes_by_hand() -> None:
 
 @pytest.mark.parametrize(("gated", "aux"), FORMS)
 @pytest.mark.parametrize("m", [1, 16, 100, 4096])
-def test_a_kernel_of_the_form_is_chosen_where_there_is_one(gated: bool, aux: bool, m: int) -> None:
+@pytest.mark.parametrize(("model", "family"), [("h200", "sm90"), ("a100", "sm80"), ("rtx4090", "sm80"), ("b200", "")])
+def test_a_kernel_of_the_form_is_chosen_where_there_is_one(
+    gated: bool, aux: bool, m: int, model: str, family: str
+) -> None:
+    device = PROFILES[model]
     problem = problem_of(m, gated=gated, aux=aux, activation="gelu")
-    of_form = [k for k in _C.kernels() if (k.gated, k.aux) == (gated, aux) and not _C.supports(k.name, problem, H200)]
-    assert (two_steps_reason(problem, H200, only_built=False) == "") == bool(of_form)
-    explanation = gemmx.explain.shape(m, 1024, 4096, gated=gated, aux=aux, activation="gelu", device="h200")
+    of_form = [k for k in _C.kernels() if (k.gated, k.aux) == (gated, aux) and not _C.supports(k.name, problem, device)]
+    assert {k.family for k in of_form} == ({family} if family else set())
+    assert (two_steps_reason(problem, device, only_built=False) == "") == bool(of_form)
+    explanation = gemmx.explain.shape(m, 1024, 4096, gated=gated, aux=aux, activation="gelu", device=model)
     assert explanation.form == "gemm" + "_gated" * gated + "_aux" * aux
     assert (explanation.kernel in {k.name for k in of_form}) == bool(of_form)
     assert (explanation.second_step_us == 0) == bool(of_form)
     if of_form:
         assert "in one launch" in str(explanation)
-        assert {c.kernel.name for c in every_plan(problem, H200)} <= {k.name for k in of_form}
-        assert explanation.kernel == choose(problem, H200, only_built=False).kernel
+        assert {c.kernel.name for c in every_plan(problem, device)} <= {k.name for k in of_form}
+        assert explanation.kernel == choose(problem, device, only_built=False).kernel
+
+
+@pytest.mark.parametrize(("gated", "aux"), FORMS)
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_mma_sync_has_every_form(gated: bool, aux: bool, dtype: str) -> None:
+    """Of every size, D and C; any alignment where a row for it is there."""
+    for m, n, k in ((1, 8, 8), (100, 1000, 4096), (4096, 14336, 512), (33, 264, 0)):
+        for options in ({}, {"out_dtype": "f32"}, {"bias": "f32"}, {} if gated else {"c": "f32", "beta": 0.5}):
+            problem = problem_of(m, n, k, dtype=dtype, gated=gated, aux=aux, **options)
+            assert two_steps_reason(problem, A100, only_built=False) == ""
+    unaligned = problem_of(100, 1001, 4097, gated=gated, aux=aux)
+    assert choose(unaligned, A100, only_built=False).kernel.endswith("_align2")
+
+
+def test_up_begins_on_sixteen_bytes_or_is_loaded_in_smaller_pieces() -> None:
+    aligned = "sm80_gemm_gated_bf16_bf16_f32_any_kn_128x128x32_w64x64_s4"
+    for n, reason in (
+        (136, ""),
+        (132, "needs up aligned to 16 bytes in every row of b, where it begins at column N, got N=132"),
+    ):
+        problem = problem_of(64, n, 64, gated=True, major_b="n")
+        assert _C.supports(aligned, problem, A100) == reason
+        assert choose(problem, A100, only_built=False).kernel.endswith("_align2") == bool(reason)
+
+
+@pytest.mark.parametrize("device", [H200, B200], ids=lambda device: device.name)
+def test_forms_of_mma_sync_are_called_by_name_where_it_is_not_the_devices_own_instruction(device: _C.Device) -> None:
+    problem = problem_of(gated=True)
+    names = [k.name for k in _C.kernels() if k.family == "sm80" and k.gated and not k.aux and k.dtype_a == "bf16"]
+    assert names
+    for name in names:
+        reason = _C.supports(name, problem, device)
+        assert (
+            ", where mma.sync is not the tensor cores' own instruction, unless it is asked for by name" in reason
+            or (reason.startswith("takes B n-major"))
+        )
+    named = problem_of(gated=True, kernel=names[0])
+    assert two_steps_reason(named, device, only_built=False) == _C.supports(names[0], named, device) == ""
+    assert choose(named, device, only_built=False).kernel == names[0]
 
 
 @pytest.mark.parametrize(("gated", "aux"), FORMS)
 def test_two_steps_are_explained(gated: bool, aux: bool) -> None:
     """Where no kernel has the form: the plan is the plain product's, and the second launch is in the prediction."""
-    if any((k.gated, k.aux) == (gated, aux) and k.min_capability <= 80 for k in _C.kernels()):
-        pytest.skip("the A100 has a kernel of the form")
-    problem = problem_of(gated=gated, aux=aux, bias="bf16", activation="silu")
-    explanation = gemmx.explain.shape(
-        512, 1024, 4096, gated=gated, aux=aux, bias="bf16", activation="silu", device="a100"
-    )
+    call: dict[str, Any] = {"gated": gated, "aux": aux, "bias": "bf16", "activation": "silu", "major_a": "m"}
+    problem = problem_of(**call)
+    explanation = gemmx.explain.shape(512, 1024, 4096, device="a100", **call)
     inner = decide(_C.plain_problem(problem), A100, only_built=False).chosen
     assert explanation.plan == inner.plan.to_dict()
     assert explanation.second_step_us == second_step_us(problem, machine_of(A100)) > 0
     assert explanation.predicted_us == inner.estimate.us + explanation.second_step_us
-    assert explanation.slow_path.startswith(f"no kernel for {A100.name} computes {explanation.form} of ")
+    assert explanation.slow_path.startswith(f"no kernel computes {explanation.form} of ")
+    assert explanation.slow_path.endswith(", takes A k-major, got m.")
     assert f"{explanation.form} in two steps" in str(explanation)
     assert gemmx.explain.shape(512, 1024, 4096, bias="bf16", device="a100").form == "gemm"
 
@@ -86,13 +129,10 @@ def test_explain_takes_tensors_of_the_forms() -> None:
 
 def test_strict_refuses_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_C, "cuda_device", lambda ordinal: A100)
-    checked = check_shape(512, 1024, 4096, gated=True)
-    if not two_steps_reason(checked.problem, A100):
-        pytest.skip("the A100 has a kernel of the form")
-    with pytest.raises(
-        RuntimeError, match=r"^strict: no kernel for .* computes gemm_gated of .*, so that it takes two"
-    ):
+    checked = check_shape(512, 1024, 4096, gated=True, major_a="m")
+    with pytest.raises(RuntimeError, match=r"^strict: no kernel computes gemm_gated of .*, so that it takes two"):
         refuse_slow_path(checked, torch.device("cuda", 0))
+    refuse_slow_path(check_shape(512, 1024, 4096, gated=True), torch.device("cuda", 0))
 
 
 # ---- tables -------------------------------------------------------------------------------------------------------

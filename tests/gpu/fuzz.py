@@ -110,13 +110,20 @@ def run_form(  # noqa: PLR0917, as run_case
     """As run_case, in a form: by its kernels or, where none takes the problem, in two steps."""
     call = Call(form, case, dtype)
     checked = call.problem()
+
+    def runs(name: str) -> bool:
+        """By name, as some of mma.sync's are only."""
+        named = checked.copy()
+        named.kernel = name
+        return not _C.supports(name, named, device)
+
     names = [
         name
         for name, spec in KERNELS.items()
         if (spec.gated, spec.aux) == (form.gated, form.aux)
         and min(checked.m, checked.n) > 0
         and _C.built_for(name, device.capability)
-        and not _C.supports(name, checked, device)
+        and runs(name)
     ]
     if kernel and kernel not in names:
         return kernel, []

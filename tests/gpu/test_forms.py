@@ -174,6 +174,38 @@ def test_kernel_of_a_form(form_kernel: str, group: str, device: _C.Device) -> No
         pytest.skip(f"supports() declines every case of {group}")
 
 
+def test_a_form_has_the_bits_of_two_steps(form_kernel: str, device: _C.Device) -> None:
+    """With a plain product of the same class of kernels: batch_invariant rests on it, where M or a stride decides."""
+    spec = next(spec for spec in _C.kernels() if spec.name == form_kernel)
+    form = Form(gated=spec.gated, aux=spec.aux)
+    faults: list[str] = []
+    ran = 0
+    for m, n, k in ((130, 264, 520), (17, 72, 4096)):
+        for activation, args in ALL_ACTIVATIONS:
+            for out_dtype in (None, "f32"):
+                case = Case(m, n, k, a=ALIGNED, b=ALIGNED, bias="a", alpha=0.5, out_dtype=out_dtype)
+                case = replace(case, activation=activation, activation_args=args)
+                call = Call(form, case.with_majors(spec.major_a, spec.major_b), spec.dtype_a)
+                if is_unsupported(call, form_kernel, device):
+                    continue
+                plain = _C.plain_problem(call.problem())
+                steps = next(
+                    s.name
+                    for s in _C.kernels()
+                    if s.numerics == spec.numerics
+                    and not (s.gated or s.aux or s.teaching)
+                    and _C.built_for(s.name, device.capability)
+                    and not _C.supports(s.name, plain, device)
+                )
+                ran += 1
+                pairs = zip(call.run(form_kernel), call.run(steps), strict=True)
+                for name, (one, two) in zip(("D", "Z"), pairs, strict=True):
+                    if one is not None and two is not None and not torch.equal(bits(one), bits(two)):
+                        faults.append(f"{call.case}: {name} differs from that of {steps}")
+    assert ran
+    assert not faults, f"{len(faults)} faults in {ran} cases:\n" + "\n".join(faults[:20])
+
+
 @forms
 def test_every_plain_kernel_serves_two_steps(form: Form, device: _C.Device) -> None:
     """One case by each kernel that is built and takes it: Z is a float32 D to all of them."""

@@ -109,12 +109,11 @@ __device__ __forceinline__ void store_row4(const EpilogueParams& e, int64_t batc
   }
 }
 
-// The epilogue of kRows rows of 4 neighbouring columns: rows m, m + row_step, ...; x[4 r + i] is the accumulator of
-// column n + i. All of C is loaded before the first use. n is a multiple of 4 and less than N.
+// Z of kRows rows of 4 neighbouring columns: rows m, m + row_step, ...; x[4 r + i] is the accumulator of column n + i,
+// whose bias is element bias_n + i. All of C is loaded before the first use. `count` of the columns exist.
 template <int kRows>
-__device__ __forceinline__ void epilogue_store_rows(const EpilogueParams& e, int64_t batch, int64_t m, int row_step,
-                                                    int64_t n, float (&x)[4 * kRows]) {
-  const int count = e.n - n < 4 ? static_cast<int>(e.n - n) : 4;
+__device__ __forceinline__ void pre_activation_rows(const EpilogueParams& e, int64_t batch, int64_t m, int row_step,
+                                                    int64_t n, int64_t bias_n, int count, float (&x)[4 * kRows]) {
 #pragma unroll
   for (float& value : x) value = __fmul_rn(e.alpha, value);
   if (e.c != nullptr) {
@@ -130,15 +129,30 @@ __device__ __forceinline__ void epilogue_store_rows(const EpilogueParams& e, int
   }
   if (e.bias != nullptr) {
     float bias[4];
-    load_row4(bias, e.bias, n * e.bias_stride, e.bias_stride, e.bias_dtype, count, false);
+    load_row4(bias, e.bias, bias_n * e.bias_stride, e.bias_stride, e.bias_dtype, count, false);
 #pragma unroll
     for (int i = 0; i < 4 * kRows; ++i) x[i] = __fadd_rn(x[i], bias[i % 4]);
   }
-  activate_all(x, e);
+}
+
+template <int kRows>
+__device__ __forceinline__ void store_rows(const EpilogueParams& e, int64_t batch, int64_t m, int row_step, int64_t n,
+                                           int count, const float (&x)[4 * kRows]) {
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (m + r * row_step < e.m) store_row4(e, batch, m + r * row_step, n, x + 4 * r, count);
   }
+}
+
+// The epilogue of kRows rows of 4 neighbouring columns, as pre_activation_rows has them. n is a multiple of 4 and less
+// than N.
+template <int kRows>
+__device__ __forceinline__ void epilogue_store_rows(const EpilogueParams& e, int64_t batch, int64_t m, int row_step,
+                                                    int64_t n, float (&x)[4 * kRows]) {
+  const int count = e.n - n < 4 ? static_cast<int>(e.n - n) : 4;
+  pre_activation_rows<kRows>(e, batch, m, row_step, n, n, count, x);
+  activate_all(x, e);
+  store_rows<kRows>(e, batch, m, row_step, n, count, x);
 }
 
 }  // namespace gemmx::device

@@ -6,7 +6,10 @@
 //
 // Shared memory, per stage: A tile, then B tile (device/mainloop/operand_tile.cuh).
 //
-// Config: kType, kTileM/N/K, kWarpsM/N, kStages, kKMajorA/B, kAligned.
+// Gated, the first half of B's tile is columns of gate, the second the same columns of up. Each warp takes a share of
+// the one and the same share of the other, so that its accumulators have gate and up of every element of D it computes.
+//
+// Config: kType, kTileM/N/K, kWarpsM/N, kStages, kKMajorA/B, kAligned, kGated.
 #pragma once
 
 #include "device/mainloop/operand_loader.cuh"
@@ -31,13 +34,18 @@ class MmaMultistage {
   static constexpr int kBlocksM = kWarpM / 16;  // mma blocks of a warp
   static constexpr int kBlocksN = kWarpN / 8;
   static constexpr int kSteps = Config::kTileK / 16;  // K steps of a tile
+  static constexpr int kHalves = Config::kGated ? 2 : 1;
+  static constexpr int kWarpOutN = kWarpN / kHalves;  // a warp's columns of D
   static constexpr int kBytesA = TileA::tile().bytes();
   static constexpr int kStageBytes = kBytesA + TileB::tile().bytes();
 
   static_assert(kWarpM * Config::kWarpsM == Config::kTileM && kWarpN * Config::kWarpsN == Config::kTileN,
                 "the warps must divide the tile");
   static_assert(kWarpM % 16 == 0 && (kWarpM & (kWarpM - 1)) == 0, "a warp's M must be a power of two, at least 16");
-  static_assert(kWarpN % 16 == 0 && (kWarpN & (kWarpN - 1)) == 0, "a warp's N must be a power of two, at least 16");
+  static_assert(kWarpOutN % 16 == 0 && (kWarpOutN & (kWarpOutN - 1)) == 0,
+                "a warp's columns of D must be a power of two, at least 16");
+  static_assert(kHalves == 1 || (Config::kTileN & (Config::kTileN - 1)) == 0,
+                "the halves of a gated tile are told apart by one bit of the column");
   static_assert(kSteps >= 2 && kSteps % 2 == 0, "the fragment buffers alternate within a K tile: K % 32 == 0");
   static_assert(Config::kStages >= 3, "2-byte pieces reach shared memory one tile after their load");
   static_assert(512 % (Config::kTileK * kElementBytes) == 0, "a cut of K must fall between K tiles");
@@ -47,7 +55,7 @@ class MmaMultistage {
 
   using Accumulators = float[kBlocksM][kBlocksN][4];
 
-  // Elements [k_begin, k_end) of K; reads nothing where that is empty. On return shared memory is free.
+  // Elements [k_begin, k_end) of K; reads nothing where that is empty. On return shared memory is free. n: in D.
   __device__ static void run(Accumulators& acc, const OperandParams& a, const OperandParams& b, int64_t batch,
                              int64_t m, int64_t n, int64_t k_begin, int64_t k_end, uint32_t smem) {
     const int tiles = static_cast<int>(ceil_div(k_end - k_begin, Config::kTileK));
@@ -64,7 +72,7 @@ class MmaMultistage {
     // Where this warp's fragments lie in a stage.
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int lane_a = TileA::tile().lane_offset(lane, warp % Config::kWarpsM * kWarpM, true);
-    const int lane_b = TileB::tile().lane_offset(lane, warp / Config::kWarpsM * kWarpN, false);
+    const int lane_b = TileB::tile().lane_offset(lane, warp / Config::kWarpsM * kWarpOutN, false);
     Fragments fragment[2];
     uint32_t read = smem;
     ptx::cp_async_wait<Config::kStages - 2>();
@@ -103,7 +111,13 @@ class MmaMultistage {
         load_block<Config::kKMajorA>(a[i], stage + TileA::tile().block_offset(lane_a, i, step));
 #pragma unroll
       for (int j = 0; j < kBlocksN / 2; ++j)
-        load_block<Config::kKMajorB>(b[j], stage + kBytesA + TileB::tile().block_offset(lane_b, j, step));
+        load_block<Config::kKMajorB>(b[j], stage + kBytesA + TileB::tile().block_offset(lane_b, block_of_b(j), step));
+    }
+
+    // How many blocks of 16 columns the warp's block j lies behind its first.
+    static constexpr int block_of_b(int j) {
+      constexpr int kBlocks = kWarpOutN / 16;
+      return j % kBlocks + j / kBlocks * (Config::kTileN / kHalves / 16);
     }
   };
 
@@ -132,7 +146,7 @@ class MmaMultistage {
   // The writing side of the ring.
   struct Pipeline {
     OperandLoader<TileA, kThreads, Config::kAligned> a;
-    OperandLoader<TileB, kThreads, Config::kAligned> b;
+    OperandLoader<TileB, kThreads, Config::kAligned, Config::kGated> b;
     int tiles_left;
     int last_k;   // elements of K in the last tile
     int pending;  // whether load() was given a tile for store()

@@ -8,6 +8,9 @@
 //   any:     16, 8 or 4-byte cp.async, as the operand allows, chosen at run time (a branch uniform over the
 //            grid); 2 bytes through registers, with any stride in both dimensions, so that an operand with
 //            no unit stride, or a broadcast one, is only another pair of strides.
+//
+// kHalves: the operand is two of extent_mn each, one behind the other along M or N (gate | up), and a tile has the same
+// part of both, one half each.
 #pragma once
 
 #include <cstdint>
@@ -23,28 +26,30 @@ struct OperandParams {
   int64_t outer_stride;
   int64_t inner_stride;
   int64_t batch_stride;
-  int64_t extent_mn;
-  int vector_bytes;  // widest piece that is aligned everywhere; 2 where inner_stride is not 1
+  int64_t extent_mn;  // with kHalves that of one half
+  int vector_bytes;   // widest piece that is aligned everywhere; 2 where inner_stride is not 1
 };
 
-template <class Tile, int kThreads, bool kAligned>
+template <class Tile, int kThreads, bool kAligned, bool kHalves = false>
 class OperandLoader {
  public:
-  // Starts at row or column `mn` of the operand, element `k`. Forms addresses, reads nothing.
+  // Starts at row or column `mn` of the operand or of each half, element `k`. Forms addresses, reads nothing.
   __device__ OperandLoader(const OperandParams& p, int64_t batch, int64_t mn, int64_t k) {
     constexpr OperandTile kTile = Tile::tile();
     const int vector = kAligned ? kChunkBytes : p.vector_bytes;
     const CopyMap map{kTile, kThreads, vector};
     const int64_t left = p.extent_mn - mn;
-    mn_left_ = left < kTile.extent_mn ? static_cast<int>(left) : kTile.extent_mn;
+    mn_left_ = left < kExtent ? static_cast<int>(left) : kExtent;
     row_ = map.row(threadIdx.x);
     byte_ = map.byte(threadIdx.x);
     vector_ = vector;
     inside_ = static_cast<const char*>(p.data) + batch * p.batch_stride * kElementBytes;
     const int64_t outer = (kTile.k_major ? mn : k) + row_;
-    const int64_t inner = (kTile.k_major ? k : mn) + byte_ / kElementBytes;
+    int64_t inner = (kTile.k_major ? k : mn) + in_half(byte_) / kElementBytes;
+    if (kHalves && !kTile.k_major && in_half(byte_) != byte_) inner += p.extent_mn;
     source_ = inside_ + (outer * p.outer_stride + inner * p.inner_stride) * kElementBytes;
     pass_bytes_ = map.rows_per_pass() * p.outer_stride * kElementBytes;
+    second_half_bytes_ = (p.extent_mn - kExtent) * p.outer_stride * kElementBytes;
     tile_bytes_ = kTile.extent_k * (kTile.k_major ? p.inner_stride : p.outer_stride) * kElementBytes;
   }
 
@@ -78,6 +83,27 @@ class OperandLoader {
  private:
   static constexpr int kElementPasses = kAligned ? 1 : CopyMap{Tile::tile(), kThreads, kElementBytes}.passes();
 
+  static constexpr bool kRowHalves = kHalves && Tile::tile().k_major;  // the other halves are of columns
+  static constexpr int kExtent = Tile::tile().extent_mn / (kHalves ? 2 : 1);
+
+  // Where byte `byte` of a row lies in its half of the row.
+  __device__ static __forceinline__ int in_half(int byte) {
+    return kHalves && !Tile::tile().k_major ? byte % (kExtent * kElementBytes) : byte;
+  }
+
+  // A thread's row in pass `pass` of kPasses, in its half of the rows.
+  template <int kPasses>
+  __device__ __forceinline__ int row_of(int pass, int rows_per_pass) const {
+    static_assert(!kRowHalves || kPasses % 2 == 0, "a pass must not cross from one half to the other");
+    return row_ + (kRowHalves ? pass % (kPasses / 2) : pass) * rows_per_pass;
+  }
+
+  // The source of the pass behind `pass`.
+  template <int kPasses>
+  __device__ __forceinline__ const char* next(const char* source, int pass) const {
+    return source + pass_bytes_ + (kRowHalves && pass + 1 == kPasses / 2 ? second_half_bytes_ : 0);
+  }
+
   template <int kVector>
   __device__ __forceinline__ int piece_offset(int pass) const {
     constexpr OperandTile kTile = Tile::tile();
@@ -94,11 +120,11 @@ class OperandLoader {
     constexpr CopyMap kMap{kTile, kThreads, kVector};
     static_assert(kMap.even(), "the threads must cover the tile in whole passes");
     const int rows = kTile.k_major ? mn_left_ : valid_k;
-    const int bytes = valid_bytes(byte_, (kTile.k_major ? valid_k : mn_left_) * kElementBytes, kVector);
+    const int bytes = valid_bytes(in_half(byte_), (kTile.k_major ? valid_k : mn_left_) * kElementBytes, kVector);
     const char* source = source_;
 #pragma unroll
-    for (int pass = 0; pass < kMap.passes(); ++pass, source += pass_bytes_) {
-      const int present = row_ + pass * kMap.rows_per_pass() < rows ? bytes : 0;
+    for (int pass = 0; pass < kMap.passes(); source = next<kMap.passes()>(source, pass), ++pass) {
+      const int present = row_of<kMap.passes()>(pass, kMap.rows_per_pass()) < rows ? bytes : 0;
       ptx::cp_async<kVector>(smem_tile + piece_offset<kVector>(pass), present > 0 ? source : inside_, present);
     }
   }
@@ -108,21 +134,22 @@ class OperandLoader {
     constexpr CopyMap kMap{kTile, kThreads, kElementBytes};
     static_assert(kMap.even(), "the threads must cover the tile in whole passes");
     const int rows = kTile.k_major ? mn_left_ : valid_k;
-    const bool in_row = byte_ < (kTile.k_major ? valid_k : mn_left_) * kElementBytes;
+    const bool in_row = in_half(byte_) < (kTile.k_major ? valid_k : mn_left_) * kElementBytes;
     const char* source = source_;
 #pragma unroll
-    for (int pass = 0; pass < kMap.passes(); ++pass, source += pass_bytes_) {
+    for (int pass = 0; pass < kMap.passes(); source = next<kMap.passes()>(source, pass), ++pass) {
       // One addition per pass; otherwise all multiples of pass_bytes_ are kept in registers over the mainloop.
       asm("" : "+l"(source));
-      const bool present = in_row && row_ + pass * kMap.rows_per_pass() < rows;
+      const bool present = in_row && row_of<kMap.passes()>(pass, kMap.rows_per_pass()) < rows;
       element_[pass] = present ? __ldg(reinterpret_cast<const unsigned short*>(source)) : uint16_t{0};
     }
   }
 
-  const char* inside_;  // a readable, aligned address of this batch
-  const char* source_;  // this thread's first piece of the current tile
-  int64_t pass_bytes_;  // from one piece of this thread to its next
-  int64_t tile_bytes_;  // from one K tile to the next
+  const char* inside_;         // a readable, aligned address of this batch
+  const char* source_;         // this thread's first piece of the current tile
+  int64_t pass_bytes_;         // from one piece of this thread to its next
+  int64_t second_half_bytes_;  // kRowHalves: what more lies between the last piece of the first half and the next one
+  int64_t tile_bytes_;         // from one K tile to the next
   int mn_left_, row_, byte_, vector_;
   uint16_t element_[kElementPasses];
 };

@@ -46,7 +46,8 @@ struct OperandTile {
   // lane_offset for the block `block` x 16 further along mn and `step` x 16 further along k. The swizzle term
   // of a row depends on row % 8 alone, which 16-row steps keep, so one of the two steps is an addition and
   // the other an XOR: with constants for both, one register per operand addresses the whole warp tile. The
-  // warp's first mn must be a multiple of its extent, a power of two.
+  // warp's first mn must have no bit that one of its blocks' distances (16 x block) has, as a multiple of the warp's
+  // extent, a power of two, has none.
   GEMMX_HOST_DEVICE constexpr int block_offset(int lane_offset, int block, int step) const {
     constexpr int kBlockBytes = 16 * kElementBytes;
     return k_major ? (lane_offset ^ (step * kBlockBytes)) + block * 16 * row_bytes()

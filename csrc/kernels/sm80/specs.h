@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/kernel_spec.h"
+#include "kernels/form.h"
 
 namespace gemmx::sm80 {
 
@@ -13,6 +14,7 @@ struct Row {
   DType dtype;
   Major major_a, major_b;
   Access access;
+  Form form;  // form_rows.cuh
   TileShape tile;
   int warps_m, warps_n;
   int stages;
@@ -44,7 +46,9 @@ constexpr KernelSpec make_spec(const char* name, const Row& r) {
   s.threads = threads(r);
   s.smem_bytes = smem_bytes(r);
   s.priority = r.priority;
-  s.split_k = true;
+  s.gated = is_gated(r.form);
+  s.aux = is_aux(r.form);
+  s.split_k = r.form == Form::plain;  // whose reduction knows no other form
   s.supports = r.access == Access::aligned ? supports_aligned : supports;
   s.workspace_size = workspace_size;
   return s;
@@ -53,9 +57,9 @@ constexpr KernelSpec make_spec(const char* name, const Row& r) {
 }  // namespace gemmx::sm80
 
 // The columns as documented in instances.inc.
-#define GEMMX_SM80_ROW(DTYPE, MAJOR_A, MAJOR_B, ACCESS, TM, TN, TK, WARPS_M, WARPS_N, STAGES, CTAS, PRIORITY) \
-  ::gemmx::sm80::Row {                                                                                        \
-    ::gemmx::DType::DTYPE, ::gemmx::Major::MAJOR_A, ::gemmx::Major::MAJOR_B, ::gemmx::sm80::Access::ACCESS,   \
-        {TM, TN, TK}, WARPS_M, WARPS_N, STAGES, CTAS, PRIORITY                                                \
+#define GEMMX_SM80_ROW(DTYPE, MAJOR_A, MAJOR_B, ACCESS, FORM, TM, TN, TK, WARPS_M, WARPS_N, STAGES, CTAS, PRIORITY) \
+  ::gemmx::sm80::Row {                                                                                              \
+    ::gemmx::DType::DTYPE, ::gemmx::Major::MAJOR_A, ::gemmx::Major::MAJOR_B, ::gemmx::sm80::Access::ACCESS,         \
+        ::gemmx::Form::FORM, {TM, TN, TK}, WARPS_M, WARPS_N, STAGES, CTAS, PRIORITY                                 \
   }
 #define GEMMX_SM80_SPEC(NAME, ...) ::gemmx::sm80::make_spec(#NAME, GEMMX_SM80_ROW(__VA_ARGS__))

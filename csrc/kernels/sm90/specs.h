@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/kernel_spec.h"
+#include "kernels/form.h"
 
 namespace gemmx::sm90 {
 
@@ -16,23 +17,12 @@ enum class OperandOrder : uint8_t {
   swap_ab,  // computes D^T = B^T A^T: the tile's M runs over N
 };
 
-// What the epilogue makes of the accumulators (form_store.cuh).
-enum class Form : uint8_t {
-  plain,      // D
-  aux,        // D and the pre-activation Z
-  gated,      // D from gate and up: half of the tile's rows of B are gate, half the same columns of up
-  gated_aux,  // both
-  custom,     // D from a function that the kernel is built with
-};
-constexpr bool is_gated(Form f) { return f == Form::gated || f == Form::gated_aux; }
-constexpr bool is_aux(Form f) { return f == Form::aux || f == Form::gated_aux; }
-
 // The columns of a row after its name.
 struct Row {
   DType dtype;  // of A and B
   Major major_a, major_b;
   OperandOrder operands;
-  Form form;
+  Form form;       // form_store.cuh
   TileShape tile;  // of the kernel: with swap_ab, tile.m runs over N and tile.n over M
   ClusterShape cluster;
   Consumers consumers;
@@ -122,7 +112,7 @@ constexpr KernelSpec make_custom_spec(const char* name, const Row& r) {
 #define GEMMX_SM90_ROW(DTYPE, MAJOR_A, MAJOR_B, OPERANDS, FORM, TM, TN, TK, CM, CN, CONSUMERS, STAGES, PRIORITY)    \
   ::gemmx::sm90::Row {                                                                                              \
     ::gemmx::DType::DTYPE, ::gemmx::Major::MAJOR_A, ::gemmx::Major::MAJOR_B, ::gemmx::sm90::OperandOrder::OPERANDS, \
-        ::gemmx::sm90::Form::FORM, {TM, TN, TK}, {CM, CN, 1}, ::gemmx::sm90::Consumers::CONSUMERS, STAGES, PRIORITY \
+        ::gemmx::Form::FORM, {TM, TN, TK}, {CM, CN, 1}, ::gemmx::sm90::Consumers::CONSUMERS, STAGES, PRIORITY       \
   }
 #define GEMMX_SM90_SPEC(NAME, ...) ::gemmx::sm90::make_spec(#NAME, GEMMX_SM90_ROW(__VA_ARGS__))
 #define GEMMX_SM90_CUSTOM_SPEC(NAME, FUNCTION, ...) ::gemmx::sm90::make_custom_spec(#NAME, GEMMX_SM90_ROW(__VA_ARGS__))

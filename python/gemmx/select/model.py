@@ -312,7 +312,10 @@ def kernel_estimate(
 
     rate = machine.mma_flops_per_us[kernel.mma] * _tile_efficiency(kernel, cal)
     if kernel.mma == "HMMA":
-        rate *= cal.vector_factor.get(min(shape.align_a, shape.align_b), 1.0)
+        vector = min(shape.align_a, shape.align_b)
+        rate *= (
+            cal.any_alignment if vector == 16 and _takes_any_alignment(kernel) else cal.vector_factor.get(vector, 1.0)
+        )
     # With swapped operands an instruction multiplies 64 rows of weights, also where the tile has fewer.
     mma_n = max(tile_n, 64) if kernel.swap_ab and kernel.mma == "HGMMA" else tile_n
     tile_flops = 2.0 * tile_m * mma_n * k_cta
@@ -469,6 +472,10 @@ def _tma_moves(x: _C.Matrix, n: int) -> bool:
 def _whole_boxes(tile_n: int) -> bool:
     """Whether the columns of a tile are whole boxes of box_store.cuh: 64, or the greatest power of two in fewer."""
     return tile_n % min(64, 1 << (tile_n.bit_length() - 1)) == 0
+
+
+def _takes_any_alignment(kernel: KernelInfo) -> bool:
+    return kernel.name.endswith("_align2")
 
 
 def _tile_efficiency(kernel: KernelInfo, cal: Calibration) -> float:
