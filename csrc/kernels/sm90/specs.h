@@ -18,11 +18,12 @@ enum class OperandOrder : uint8_t {
 
 // What the epilogue makes of the accumulators (form_store.cuh).
 enum class Form : uint8_t {
-  plain,      // D
-  aux,        // D and the pre-activation Z
-  gated,      // D from gate and up: half of the tile's rows of B are gate, half the same columns of up
-  gated_aux,  // both
-  custom,     // D from a function that the kernel is built with
+  plain,          // D
+  aux,            // D and the pre-activation Z
+  gated,          // D from gate and up: half of the tile's rows of B are gate, half the same columns of up
+  gated_aux,      // both
+  custom,         // D from a function that the kernel is built with
+  gate_gradient,  // the backward of a gate: the product is dH, D is dZ of gate and up (gate_gradient_store.cuh)
 };
 constexpr bool is_gated(Form f) { return f == Form::gated || f == Form::gated_aux; }
 constexpr bool is_aux(Form f) { return f == Form::aux || f == Form::gated_aux; }
@@ -102,6 +103,7 @@ constexpr KernelSpec make_spec(const char* name, const Row& r) {
   s.swap_ab = r.operands == OperandOrder::swap_ab;
   s.gated = is_gated(r.form);
   s.aux = is_aux(r.form);
+  s.gate_gradient = r.form == Form::gate_gradient;
   s.split_k = s.stream_k = r.form == Form::plain;  // whose reductions know no other form
   s.supports = supports;
   s.workspace_size = workspace_size;
