@@ -80,7 +80,14 @@ GROUPS: dict[str, Callable[[], Iterator[Case]]] = {
 
 
 def z_is_moved_by_tma(call: GateCall) -> bool:
-    return bool(call.case.n % 8 == 0 and call.problem().c.vector_bytes >= 16 and call.problem().c.major == "n")
+    z = call.problem().c
+    return bool(call.case.n % 8 == 0 and z.vector_bytes >= 16 and z.major == "n" and z.leading_dimension > 0)
+
+
+def reads_nothing_or_another_major(call: GateCall) -> bool:
+    """A row without a unit stride counts as M-major."""
+    problem = call.problem()
+    return bool(problem.k == 0 or problem.a.major == "m" or problem.b.major == "k")
 
 
 def run(call: GateCall, kernel: str | None, device: _C.Device) -> list[str]:
@@ -97,8 +104,7 @@ def test_kernel_of_the_gradient(gate_kernel: str, group: str, device: _C.Device)
         call = GateCall(case.with_majors("k", "n"), spec.dtype_a)
         if _C.supports(gate_kernel, call.problem(gate_kernel), device):
             refused += 1
-            # Its own reasons, and those of TMA on A and B, which needs a K.
-            assert not z_is_moved_by_tma(call) or call.problem().k == 0 or call.problem().c.leading_dimension == 0
+            assert not z_is_moved_by_tma(call) or reads_nothing_or_another_major(call)
             continue
         ran += 1
         faults += run(call, gate_kernel, device)
@@ -213,6 +219,8 @@ def error(x: Tensor, exact: Tensor) -> float:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_gated_mlp_has_the_gradients_of_its_parts(dtype: torch.dtype, compiled: bool) -> None:
     """Against float64, no worse than torch's own; D with the bits of two calls; the gate's backward in one launch."""
+    if compiled and dtype != torch.bfloat16:
+        pytest.skip("compiled: one dtype")
     torch.manual_seed(0)
     mlp = GatedMLP(256, 520, device="cuda", dtype=dtype)
     x = torch.randn(3, 100, 256, device="cuda").to(dtype)
