@@ -30,6 +30,9 @@ class BadForm:
             columns = 2 * N if self.op == "gated_backward" else N
             tensors = {"grad": rand(M, N, device=device), second: rand(M, columns, device=device)}
             rest = {"activation": "silu"} | rest
+        elif self.op == "_gated_dgrad":
+            sizes = {"grad": (M, K), "b": (K, N), "z": (M, 2 * N)}
+            tensors = {name: rand(*size, device=device) for name, size in sizes.items()}
         else:
             columns = 2 * N if "gated" in self.op else N
             tensors = {"a": rand(M, K, device=device), "b": rand(K, columns, device=device)}
@@ -113,6 +116,12 @@ BAD_FORMS = (
         "gated_backward",
         "activation_args: has 1 value but activation 'silu' takes none",
         lambda d: {"activation_args": [1.0]},
+    ),
+    BadForm(
+        "gate-gradient-z",
+        "_gated_dgrad",
+        "z: shape is (3, 4) but it must be (M, 2 N) = (3, 8), the columns gate | up; pass what gemm_gated_aux kept",
+        lambda d: {"z": rand(M, N, device=d)},
     ),
     BadForm(
         "backward-float64",

@@ -1,4 +1,4 @@
-"""Calls of gemm_gated, gemm_aux and gemm_gated_aux for tests: cases in a form, with the bounds of D and Z."""
+"""Calls of gemm_gated, gemm_aux, gemm_gated_aux and _gated_dgrad for tests: cases in a form, with their bounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gemmx import _C, reference
 from gemmx.ops import check, op_arguments
-from problems import Case, Instance, instance
+from problems import DTYPES, PACKED, Case, Instance, Placed, instance
 
 OPS = torch.ops.gemmx
 
@@ -107,3 +107,68 @@ class Call:
         if any(x.damaged() for x in self.inst.operands):
             faults.append("an operand or the memory around it was written")
         return [f"{self.form}, {self.case}: {fault}" for fault in faults]
+
+
+class GateCall:
+    """A case as _gated_dgrad: its a is the gradient, its n that of the product, its out the layout of Z."""
+
+    def __init__(self, case: Case, dtype: str, device: str = "cuda") -> None:
+        self.case = case
+        plain = replace(case, activation=None, activation_args=(), out=None, c="", bias="", beta=1.0, out_dtype=None)
+        self.inst: Instance = instance(plain, dtype, device)
+        generator = torch.Generator(device=device).manual_seed(case.m + 7 * case.n)
+        self.placed_z = Placed(case.out or PACKED, (None, case.m, 2 * case.n), DTYPES[dtype], device).fill(generator)
+        self.z = self.placed_z.view
+        self.options = {
+            "alpha": case.alpha,
+            "activation": case.activation,
+            "activation_args": list(case.activation_args) or None,
+            "precision": case.precision,
+        }
+        self.dh = reference.pre_activation(self.inst.a, self.inst.b, alpha=case.alpha)
+        self.dh_error = reference.error_bound(
+            self.inst.a, self.inst.b, alpha=case.alpha, out_dtype=torch.float32, precision=case.precision
+        )
+        args = case.activation_args
+        self.exact = reference.gated_backward(self.dh, self.z, activation=case.activation, activation_args=args)
+
+    @property
+    def operands(self) -> list[Placed]:
+        return [*self.inst.operands, self.placed_z]
+
+    def problem(self, kernel: str | None = None) -> _C.Problem:
+        options = self.options | {"kernel": kernel, "gate_gradient": True}
+        return check(self.inst.a, self.inst.b, self.z, **options).problem
+
+    def run(self, kernel: str | None = None) -> tuple[Tensor]:
+        """DZ, in memory that was full of NaN."""
+        poison = [torch.full(self.z.shape, torch.nan, dtype=self.z.dtype, device=self.z.device)]
+        poison.append(torch.full((1 << 20,), torch.nan, device=self.z.device))
+        del poison
+        options = op_arguments(self.options | {"kernel": kernel})
+        return (OPS._gated_dgrad(self.inst.a, self.inst.b, self.z, **options),)
+
+    def bound(self, two_steps: bool) -> Tensor:
+        """Errors of dH, which two steps round, of act and act', as test_forms.py has them, and of the last rounding."""
+        dtype, case = self.z.dtype, self.case
+        error = self.dh_error
+        if two_steps:
+            error = error + 1.01 * reference.UNIT_ROUNDOFF[dtype] * self.dh.abs() + reference.tiny(dtype, 0)
+        gate, up = self.z.double().chunk(2, -1)
+        activation = case.activation or "silu"
+        slope = max(1.0, abs(case.activation_args[0])) if activation == "leaky_relu" and case.activation_args else 1.0
+        of_gate = (up * reference.derivative(gate, activation, case.activation_args)).abs()
+        of_up = reference.activate(gate, activation, case.activation_args).abs()
+        approximation = 2.0**-19 * slope * (self.dh.abs() + error) * (1 + gate.abs())
+        bound = torch.cat((error * of_gate + approximation * up.abs(), error * of_up + approximation), -1)
+        return bound + 1.01 * reference.UNIT_ROUNDOFF[dtype] * self.exact.abs() + reference.tiny(dtype, case.k)
+
+    def faults(self, dz: Tensor, two_steps: bool) -> list[str]:
+        faults = []
+        if dz.shape != self.exact.shape or dz.dtype != self.z.dtype or not dz.is_contiguous():
+            faults.append(f"dZ is {tuple(dz.shape)} of {dz.dtype}, strides {dz.stride()}")
+        elif (wrong := reference.outside_bound(dz, self.exact, self.bound(two_steps))).any():
+            faults.append(f"dZ: {int(wrong.sum())} of {dz.numel()} elements outside the bound")
+        if any(x.damaged() for x in self.operands):
+            faults.append("an operand or the memory around it was written")
+        return [f"gate gradient, {self.case}: {fault}" for fault in faults]

@@ -67,7 +67,7 @@ def test_one_class_serves_an_architecture_and_its_members_are_our_own(model: str
         for spec in SPECS.values()
         if spec.family == ("sm90" if device.capability == 90 else "sm80")
         and spec.smem_bytes <= device.smem_per_block
-        and not (spec.gated or spec.aux)  # which take no plain problem
+        and not spec.has_form  # which take no plain problem
     }
     assert members == expected
     assert {SPECS[name].numerics for name in members} == {serving}

@@ -1,4 +1,4 @@
-"""check_gemm of gemm_gated and of the forms with aux, check_activation_backward, and what takes two steps."""
+"""check_gemm of gemm_gated, of forms with aux and of a gate's gradient, check_activation_backward, and two steps."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_plain_problem_of_a_batch() -> None:
 
 def test_plain_kernels_do_not_have_the_forms() -> None:
     for spec in _C.kernels():
-        if spec.gated or spec.aux:
+        if spec.has_form:
             continue
         for gated, aux in ((True, False), (False, True)):
             dtype = spec.dtype_a if spec.dtype_a in ("f32", "f16", "bf16") else "bf16"
@@ -196,14 +196,104 @@ def test_plain_products_take_one_step() -> None:
 
 def test_kernels_of_a_form_stay_one_step() -> None:
     for spec in _C.kernels():
-        if not (spec.gated or spec.aux):
+        if not spec.has_form:
             continue
         a, b = desc(8, 64, dtype=spec.dtype_a), desc(64, 48, dtype=spec.dtype_b)
         for gated, aux in ((True, False), (True, True), (False, True)):
             problem = _C.check_gemm(a, b, gated=gated, aux=aux, kernel=spec.name).problem
             assert _C.form_supported(problem, H200)
-            if (gated, aux) != (spec.gated, spec.aux):
+            if spec.gate_gradient or (gated, aux) != (spec.gated, spec.aux):
                 assert _C.supports(spec.name, problem, H200)
+
+
+# ---- the gradient of a gate -----------------------------------------------------------------------------------------
+
+DOWN = desc(64, 48)  # (H, F) as a weight is stored
+Z = desc(8, 96)
+
+
+def test_gate_gradient_problem() -> None:
+    checked = _C.check_gemm(A, DOWN, Z, gate_gradient=True, alpha=0.5)
+    problem = checked.problem
+    assert (problem.m, problem.n, problem.k, problem.b_columns, problem.d_columns) == (8, 48, 64, 48, 96)
+    assert (checked.d_sizes, checked.d_dtype, problem.activation) == ((8, 96), "bf16", "silu")
+    assert strides_of(problem.c) == strides_of(problem.d) == (0, 96, 1)
+    assert str(problem) == "M=8 N=48 K=64 bf16 kn -> bf16, alpha, gradient of gate silu"
+    padded = _C.check_gemm(A, DOWN, desc(8, 96, strides=(104, 1)), gate_gradient=True).problem
+    assert "z[ld 104]" in str(padded)
+    assert padded != problem
+    assert _C.check_gemm(desc(8, 0), desc(0, 48), Z, gate_gradient=True).problem.k == 0
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "z", "options", "sentence"),
+    [
+        (
+            A,
+            DOWN,
+            None,
+            {},
+            "z: is missing, but the gradient of a gate is taken from it; pass what gemm_gated_aux kept",
+        ),
+        (
+            A,
+            DOWN,
+            desc(8, 95),
+            {},
+            r"z: shape is \(8, 95\) but it must be \(M, 2 N\) = \(8, 96\), the columns gate | up",
+        ),
+        (A, DOWN, desc(7, 96), {}, r"z: shape is \(7, 96\) but it must be"),
+        (A, DOWN, desc(8, 96, dtype="f32"), {}, "z: dtype is float32 but a's is bfloat16: both must be the same"),
+        (A, DOWN, desc(2, 8, 96), {}, r"z: is 3-D, but the gradient of a gate takes a \(M, K\), b \(K, N\) and z"),
+        (desc(2, 8, 64), DOWN, Z, {}, "a: is 3-D, but the gradient of a gate takes"),
+        (A, DOWN, Z, {"beta": 0.0}, "gate_gradient: goes with no beta, bias, out, out_dtype, gated or aux"),
+        (A, DOWN, Z, {"bias": desc(48)}, "gate_gradient: goes with no beta, bias"),
+        (A, DOWN, Z, {"out_dtype": "f32"}, "gate_gradient: goes with no beta, bias"),
+        (A, desc(63, 48), Z, {}, "b: K is 63 but a has K = 64"),
+    ],
+)
+def test_wrong_gate_gradients(a: Any, b: Any, z: Any, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence.replace("|", r"\|")):
+        _C.check_gemm(a, b, z, gate_gradient=True, **options)
+
+
+def kernels_of_gradients(dtype: str = "bf16") -> list[str]:
+    return [spec.name for spec in _C.kernels() if spec.gate_gradient and spec.dtype_a == dtype]
+
+
+def taken(problem: _C.Problem) -> set[bool]:
+    return {_C.supports(name, problem, H200) == "" for name in kernels_of_gradients(problem.a.dtype)}
+
+
+def test_gates_that_tma_moves_are_taken_and_no_others() -> None:
+    for dtype in ("bf16", "f16"):
+        a, b = desc(8, 64, dtype=dtype), desc(64, 48, dtype=dtype)
+        for z, takes in (
+            (desc(8, 96, dtype=dtype), True),
+            (desc(8, 96, strides=(104, 1), dtype=dtype), True),
+            (desc(8, 96, strides=(100, 1), dtype=dtype), False),
+            (desc(8, 96, strides=(1, 8), dtype=dtype), False),
+            (desc(8, 96, strides=(0, 1), dtype=dtype), False),
+            (_C.TensorDesc(dtype, "cuda", 0, [8, 96], [96, 1], (1 << 40) + 8), False),
+        ):
+            assert taken(_C.check_gemm(a, b, z, gate_gradient=True).problem) == {takes}
+    assert taken(_C.check_gemm(A, desc(64, 52), desc(8, 104), gate_gradient=True).problem) == {False}
+    assert taken(_C.check_gemm(A, WEIGHT, Z, gate_gradient=True).problem) == {False}  # K-major
+    assert taken(_C.check_gemm(A, DOWN).problem) == {False}
+    reason = _C.supports(kernels_of_gradients()[0], _C.check_gemm(A, DOWN).problem, H200)
+    assert reason == "computes the gradient of a gate only"
+
+
+def test_plain_problem_of_a_gate_gradient() -> None:
+    """What gemm and gated_backward would do: dH in D's dtype, in rows that start on 16 bytes."""
+    for n, pitch in ((48, 48), (50, 56), (3, 3)):
+        outer = _C.check_gemm(A, desc(64, n), desc(8, 2 * n), gate_gradient=True, alpha=0.5, activation="gelu").problem
+        plain = _C.plain_problem(outer)
+        assert (plain.m, plain.n, plain.k, plain.activation, plain.alpha) == (8, n, 64, "none", "other")
+        assert (plain.c.dtype, plain.beta, plain.gate_gradient) == ("none", "zero", False)
+        assert (plain.d.dtype, plain.d.major, strides_of(plain.d)) == ("bf16", "n", (0, pitch, 1))
+    same = _C.plain_problem(_C.check_gemm(A, DOWN, Z, gate_gradient=True).problem)
+    assert same == _C.check_gemm(A, DOWN).problem
 
 
 # ---- backward ops ---------------------------------------------------------------------------------------------------

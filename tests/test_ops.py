@@ -116,6 +116,9 @@ BACKWARD_CALLS: dict[str, tuple[str, tuple[Tensor, ...], dict[str, Any]]] = {
     "gated": ("gated_backward", (C, normal(3, 10)), {"activation": "silu", "bias_grad": True}),
     "gated batch": ("gated_backward", (normal(2, 3, 5), normal(2, 3, 10)), {"activation": "gelu"}),
     "no rows": ("gated_backward", (C[:0], normal(0, 10)), {"activation": "relu", "bias_grad": True}),
+    "of a product": ("_gated_dgrad", (normal(3, 4), normal(4, 5), normal(3, 10)), {"alpha": 0.5, "activation": "gelu"}),
+    "of a product, bf16": ("_gated_dgrad", (A.bfloat16(), B.bfloat16(), normal(3, 10).bfloat16()), {}),
+    "of both products": ("_gated_mlp", (A, normal(10, 4).t(), normal(5, 6), normal(10), normal(6)), {}),
 }
 OPS = {
     **{f"{op} {name}": (op, *call) for op in ("gemm", "gemm_aux", "_gemm") for name, call in CALLS.items()},

@@ -14,7 +14,7 @@ import torch
 import problems
 import sanitize
 import sanitized
-from forms import FORMS
+from forms import FORMS, GateCall
 from gemmx import _C
 from sanitize import Outcome, Report, judge, load_explained, parse_log
 from sanitized import CASES, instances
@@ -101,6 +101,9 @@ def test_the_matrix_has_a_case_for_every_kernel(monkeypatch: pytest.MonkeyPatch)
                 options = {"bias": inst.bias, "activation": placed.activation, "out_dtype": inst.d_dtype}
                 problem = check(inst.a, inst.b, **options, gated=form.gated, aux=form.aux).problem
                 taken += not _C.supports(spec.name, problem, device)
+        for index, case in enumerate(sanitized.GATE_CASES if spec.gate_gradient else ()):
+            call = GateCall(case.with_majors(*sanitized.majors_of(spec, index)), spec.dtype_a, "cpu")
+            taken += not _C.supports(spec.name, call.problem(), device)
         for inst in instances(spec):
             kwargs = inst.kwargs
             out = inst.new_out()

@@ -127,6 +127,43 @@ def test_explain_takes_tensors_of_the_forms() -> None:
     assert gemmx.explain(a, b, aux=True, device="h200").form == "gemm_aux"
 
 
+def test_gate_gradients_are_selected_and_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"major_b": "n", "gate_gradient": True}
+    problem = problem_of(4096, 8192, 2048, **options)
+    shape = shape_of(problem)
+    assert (shape.n, shape.flops) == (8192, 2 * 4096 * 8192 * 2048)
+    assert shape.read_bytes == 2 * (4096 * 2048 + 2048 * 8192 + 4096 * 2 * 8192)
+    assert shape.write_bytes == 2 * 4096 * 2 * 8192
+    explanation = gemmx.explain.shape(4096, 8192, 2048, device="h200", **options)
+    assert (explanation.form, explanation.second_step_us) == ("_gated_dgrad", 0.0)
+    assert next(k for k in _C.kernels() if k.name == explanation.kernel).gate_gradient
+    assert "_gated_dgrad in one launch" in str(explanation)
+    assert {k.kernel.name for k in every_plan(problem, H200)} <= {k.name for k in _C.kernels() if k.gate_gradient}
+    two = gemmx.explain.shape(4096, 8190, 2048, device="h200", **options)
+    assert two.second_step_us > 0
+    assert "reads Z and writes its gradient by TMA" in two.slow_path
+    monkeypatch.setattr(_C, "cuda_device", lambda ordinal: H200)
+    with pytest.raises(RuntimeError, match=r"^strict: no kernel .*computes _gated_dgrad of .*, so that it takes two"):
+        refuse_slow_path(check_shape(4096, 8190, 2048, **options), torch.device("cuda", 0))
+    grad, down, z = (torch.empty(x, device="meta", dtype=torch.bfloat16) for x in ((16, 64), (64, 24), (16, 48)))
+    assert gemmx.explain(grad, down, z, gate_gradient=True, device="h200").problem.startswith("M=16 N=24 K=64")
+
+
+@pytest.mark.usefixtures("user_tables")
+def test_tables_tell_gate_gradients_apart(tmp_path: Path) -> None:
+    """A row of one serves no product with the same sizes, nor the other way round."""
+    problem, plain = (problem_of(64, activation="silu", gate_gradient=g, major_b="n") for g in (True, False))
+    kernel = next(k.name for k in _C.kernels() if k.gate_gradient and k.dtype_a == "bf16")
+    row = tables.row_dict(problem, _C.Plan(kernel), 7.0)
+    assert (row["gate_gradient"], row["epilogue"]) == (True, "silu")
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps({"format": tables.FORMAT, "gpu": H200.name, "rows": [row]}))
+    tables.load_table(path)
+    assert len(tables.tables().find(problem, H200)) == 1
+    assert not tables.tables().find(plain, H200)
+    assert choose(problem, H200, only_built=False).kernel == kernel
+
+
 def test_strict_refuses_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_C, "cuda_device", lambda ordinal: A100)
     checked = check_shape(512, 1024, 4096, gated=True, major_a="m")
@@ -158,7 +195,7 @@ def test_a_row_serves_its_form_alone(tmp_path: Path) -> None:
         assert choose(problems[form], H200).to_dict() == row["plan"]
     row = served[False, False] | {"gated": 1}
     path.write_text(json.dumps({"format": 1, "gpu": H200.name, "rows": [row]}))
-    with pytest.raises(ValueError, match=r"row 0, has gated and aux that are not true or false\.$"):
+    with pytest.raises(ValueError, match=r"row 0, has gated, aux, gate_gradient that are not true or false\.$"):
         gemmx.load_table(path)
 
 

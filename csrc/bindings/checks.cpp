@@ -39,10 +39,11 @@ CheckedGemm check(const TensorDesc& a, const TensorDesc& b, const OptionalDesc& 
                   const OptionalDesc& out, double alpha, double beta, const OptionalText& activation,
                   const std::optional<std::vector<double>>& activation_args, const OptionalText& out_dtype,
                   const OptionalText& precision, const OptionalText& numerics, const OptionalText& schedule,
-                  int64_t splits, const OptionalText& kernel, bool gated, bool aux) {
+                  int64_t splits, const OptionalText& kernel, bool gated, bool aux, bool gate_gradient) {
   GemmArgs args;
   args.gated = gated;
   args.aux = aux;
+  args.gate_gradient = gate_gradient;
   args.a = a;
   args.b = b;
   args.c = c.value_or(TensorDesc{});
@@ -114,8 +115,10 @@ void bind_checks(py::module_& m) {
         py::arg("activation") = py::none(), py::arg("activation_args") = py::none(), py::arg("out_dtype") = py::none(),
         py::arg("precision") = py::none(), py::arg("numerics") = py::none(), py::arg("schedule") = py::none(),
         py::arg("splits") = 0, py::arg("kernel") = py::none(), py::arg("gated") = false, py::arg("aux") = false,
-        "Checks a call of gemm (gemm_out with out, gemm_gated with gated, gemm_aux and gemm_gated_aux with aux) and "
-        "returns its Problem. ValueError for a wrong argument, RuntimeError for what is not supported.");
+        py::arg("gate_gradient") = false,
+        "Checks a call of gemm (gemm_out with out, gemm_gated with gated, gemm_aux and gemm_gated_aux with aux, "
+        "_gated_dgrad, whose z is c, with gate_gradient) and returns its Problem. ValueError for a wrong argument, "
+        "RuntimeError for what is not supported.");
 
   py::class_<CheckedBackward>(m, "CheckedBackward", "A call of a backward op that passed the checks.")
       .def_property_readonly("dz_sizes", [](const CheckedBackward& c) { return sizes_tuple(c.dz_sizes, c.ndim); })

@@ -69,7 +69,9 @@ void bind_problem_class(py::module_& m) {
       .def_readwrite("accumulate_in_place", &Problem::accumulate_in_place)
       .def_readwrite("gated", &Problem::gated)
       .def_readwrite("aux", &Problem::aux)
+      .def_readwrite("gate_gradient", &Problem::gate_gradient)
       .def_property_readonly("b_columns", &Problem::b_columns)
+      .def_property_readonly("d_columns", &Problem::d_columns)
       .def_property(
           "kernel", [](const Problem& p) { return kernel_name(p.kernel); },
           [](Problem& p, const std::string& text) { p.kernel = kernel_index(text); })

@@ -79,6 +79,8 @@ void bind_spec(py::module_& m) {
       .def_readonly("swap_ab", &KernelSpec::swap_ab)
       .def_readonly("gated", &KernelSpec::gated)
       .def_readonly("aux", &KernelSpec::aux)
+      .def_readonly("gate_gradient", &KernelSpec::gate_gradient)
+      .def_property_readonly("has_form", &KernelSpec::has_form)
       .def_property_readonly("schedules", &schedules)
       .def("__repr__", [](const KernelSpec& s) { return "KernelSpec(" + std::string(s.name) + ")"; });
 }
@@ -101,11 +103,11 @@ void bind_selection(py::module_& m) {
   m.def(
       "form_supported", [](const Problem& p, const Device& d) { return !takes_two_steps(p, d); }, py::arg("problem"),
       py::arg("device"),
-      "Whether one kernel computes the problem's form (gated, aux), or must, as it is named. Otherwise the call takes "
-      "two "
-      "steps: the kernel of plain_problem(problem) and an elementwise one.");
+      "Whether one kernel computes the problem's form (gated, aux, gate_gradient), or must, as it is named. Otherwise "
+      "the "
+      "call takes two steps: the kernel of plain_problem(problem) and an elementwise one.");
   m.def("plain_problem", &plain_problem, py::arg("problem"),
-        "The product that the first of two steps computes: Z in float32 without an activation.");
+        "The product that the first of two steps computes: Z in float32 without an activation, or the dH of a gate.");
   m.def("plan_cache_info", [] {
     const PlanCacheInfo info = plan_cache_info();
     py::dict d;

@@ -127,6 +127,13 @@ void check_form(const GemmArgs& args) {
   if (args.has_out && (args.gated || args.aux)) {
     wrong("out: ", args.gated ? "gemm_gated" : "gemm_aux", " takes none; copy the result, or use gemm");
   }
+  if (!args.gate_gradient) return;
+  if (!args.c.present())
+    wrong("z: is missing, but the gradient of a gate is taken from it; pass what gemm_gated_aux kept");
+  const bool with_others = args.gated || args.aux || args.has_out || args.out_dtype != DType::none;
+  if (with_others || args.bias.present() || args.beta != 1.0) {
+    wrong("gate_gradient: goes with no beta, bias, out, out_dtype, gated or aux; leave them at their defaults");
+  }
 }
 
 // int64 holds the bytes of such an operand, 8 bytes an element at most, and of each dimension alone.
@@ -134,6 +141,23 @@ bool fits(int64_t batch, int64_t rows, int64_t cols) {
   int64_t x = 0;
   return !__builtin_mul_overflow(std::max<int64_t>(batch, 1), std::max<int64_t>(rows, 1), &x) &&
          !__builtin_mul_overflow(x, std::max<int64_t>(cols, 1), &x) && !__builtin_mul_overflow(x, int64_t{8}, &x);
+}
+
+// z of _gated_dgrad, and that all is 2-D: the caller folds the rows.
+void check_z(const GemmArgs& args, const Shape& s) {
+  const TensorDesc& z = args.c;
+  if (s.has_batch || z.ndim != 2) {
+    wrong(s.has_batch ? "a" : "z", ": is ", s.has_batch ? std::max(args.a.ndim, args.b.ndim) : z.ndim,
+          "-D, but the gradient of a gate takes a (M, K), b (K, N) and z (M, 2 N); fold leading dimensions into rows");
+  }
+  if (z.dtype != args.a.dtype) {
+    wrong("z: dtype is ", torch_name(z.dtype), " but a's is ", torch_name(args.a.dtype),
+          ": both must be the same; convert one with .to(dtype)");
+  }
+  if (z.sizes[0] != s.m || z.sizes[1] != 2 * s.n) {
+    wrong("z: shape is ", shape_string(z), " but it must be (M, 2 N) = (", s.m, ", ", 2 * s.n,
+          "), the columns gate | up; pass what gemm_gated_aux kept");
+  }
 }
 
 Shape check_shapes(const TensorDesc& a, const TensorDesc& b, bool gated) {
@@ -166,6 +190,7 @@ Shape check_shapes(const TensorDesc& a, const TensorDesc& b, bool gated) {
     wrong("b: batch is ", b.sizes[0], " but a has batch = ", a.sizes[0], ": ", kShapeRule,
           "; pass a 2-D operand to share it between batches");
   }
+  // D and Z of a gate's gradient have twice as many columns: fits() counts 8 bytes an element, they take 4 or less.
   if (!fits(s.batch, s.m, s.k) || !fits(s.batch, s.k, s.b_columns) || !fits(s.batch, s.m, s.b_columns)) {
     wrong("a, b: batch = ", s.batch, ", M = ", s.m, ", N = ", s.n, ", K = ", s.k,
           " make an operand of more than 2^63 bytes; split the call");
@@ -468,10 +493,11 @@ void check_overlap(const GemmArgs& args, bool out_is_c) {
 void set_layouts(const GemmArgs& args, const Shape& s, CheckedGemm& checked) {
   Problem& p = checked.problem;
   const bool reads_c = p.beta != ScalarClass::zero;
+  const int64_t d_columns = args.gate_gradient ? 2 * s.n : s.n;
   View a = view_of(args.a, s.batch, s.m, s.k);
   View b = view_of(args.b, s.batch, s.k, s.b_columns);
-  View c = reads_c ? view_of(args.c, s.batch, s.m, s.n) : packed_view(s.batch, s.m, s.n);
-  View d = args.has_out ? view_of(args.out, s.batch, s.m, s.n) : packed_view(s.batch, s.m, s.n);
+  View c = reads_c ? view_of(args.c, s.batch, s.m, d_columns) : packed_view(s.batch, s.m, s.n);
+  View d = args.has_out ? view_of(args.out, s.batch, s.m, s.n) : packed_view(s.batch, s.m, d_columns);
   const bool reads_ab = p.k != 0;
   if (args.b.ndim == 2 && (!reads_ab || a.collapses()) && d.collapses() && c.collapses()) {
     a.collapse();
@@ -486,11 +512,11 @@ void set_layouts(const GemmArgs& args, const Shape& s, CheckedGemm& checked) {
   }
   p.batch = d.batch;
   p.m = d.rows;
-  p.n = d.cols;
+  p.n = s.n;
   if (p.m == 0 || p.n == 0 || p.batch == 0) {  // nothing is read or written: no stride decides anything
     a = packed_view(1, p.m, p.k);
     b = packed_view(1, p.k, p.b_columns());
-    c = d = packed_view(1, p.m, p.n);
+    c = d = packed_view(1, p.m, d_columns);
   }
   p.a = reads_ab ? canonical(Operand::a, a, args.a.dtype, args.a.data) : unread(Operand::a, args.a.dtype);
   p.b = reads_ab ? canonical(Operand::b, b, args.b.dtype, args.b.data) : unread(Operand::b, args.b.dtype);
@@ -512,6 +538,7 @@ CheckedGemm check_gemm(const GemmArgs& args) {
   Problem& p = checked.problem;
   p.gated = args.gated;
   p.aux = args.aux;
+  p.gate_gradient = args.gate_gradient;
   check_scaling(args);
   check_form(args);
   check_dtypes(args);
@@ -519,12 +546,15 @@ CheckedGemm check_gemm(const GemmArgs& args) {
   const Shape s = check_shapes(args.a, args.b, args.gated);
   checked.d_dtype = check_out_dtype(args);
   checked.d_ndim = s.has_batch ? 3 : 2;
-  checked.d_sizes = s.has_batch ? std::array{s.batch, s.m, s.n} : std::array{s.m, s.n, int64_t{0}};
+  const int64_t d_columns = args.gate_gradient ? 2 * s.n : s.n;
+  checked.d_sizes = s.has_batch ? std::array{s.batch, s.m, d_columns} : std::array{s.m, d_columns, int64_t{0}};
   check_scalars(args, checked);
-  check_activation(args.activation, args.activation_args, args.gated, p.activation, checked.activation_args);
+  check_activation(args.activation, args.activation_args, args.gated || args.gate_gradient, p.activation,
+                   checked.activation_args);
   check_precision_and_numerics(args, p);
   check_requests(args, p);
-  if (args.c.present()) check_c(args.c, checked.d_dtype, s);
+  if (args.gate_gradient) check_z(args, s);
+  if (args.c.present() && !args.gate_gradient) check_c(args.c, checked.d_dtype, s);
   if (args.bias.present()) check_bias(args, s, p);
   check_extents(args);
   if (args.has_out) check_out(args, checked);

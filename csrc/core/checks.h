@@ -30,14 +30,15 @@ struct TensorDesc {
   bool present() const { return dtype != DType::none; }
 };
 
-// The arguments of gemm, gemm_out, gemm_gated and their forms with aux, in the order of the schemas. An empty string is
-// None.
+// The arguments of gemm, gemm_out, gemm_gated and their forms with aux, in the order of the schemas, and of
+// _gated_dgrad, whose z is c. An empty string is None.
 struct GemmArgs {
   TensorDesc a, b, c, bias, scale_a, scale_b, scale_d;
   TensorDesc out;  // gemm_out only
   bool has_out = false;
-  bool gated = false;  // gemm_gated
-  bool aux = false;    // gemm_aux, gemm_gated_aux
+  bool gated = false;          // gemm_gated
+  bool aux = false;            // gemm_aux, gemm_gated_aux
+  bool gate_gradient = false;  // _gated_dgrad
   double alpha = 1.0;
   double beta = 1.0;
   std::string_view activation;

@@ -42,6 +42,9 @@ std::string check_form(const KernelSpec& s, const Problem& p) {
   if (s.gated != p.gated) return s.gated ? "computes gemm_gated only" : "does not compute gemm_gated";
   if (s.aux != p.aux)
     return s.aux ? "writes the pre-activation, which is not asked for" : "does not write the pre-activation";
+  if (s.gate_gradient != p.gate_gradient) {
+    return s.gate_gradient ? "computes the gradient of a gate only" : "does not compute the gradient of a gate";
+  }
   return {};
 }
 

@@ -46,16 +46,22 @@ struct KernelSpec {
   int stages = 1;
   const char* mma = "";  // SASS mnemonic that must appear in the kernel: FFMA, HMMA, HGMMA, UTCHMMA
   NumericsClass numerics = NumericsClass::library;
-  int threads = 0;            // per CTA
-  int smem_bytes = 0;         // dynamic shared memory per CTA
-  int priority = 0;           // used only where no selector is set: the highest wins
-  bool teaching = false;      // never chosen, only called by name
-  bool swap_ab = false;       // computes D^T = B^T A^T: the tile's M runs over N
-  bool gated = false;         // computes gated problems and no others; half the tile's columns are gate, half up
-  bool aux = false;           // computes problems with aux and no others
-  bool data_parallel = true;  // schedules that it can run
+  int threads = 0;             // per CTA
+  int smem_bytes = 0;          // dynamic shared memory per CTA
+  int priority = 0;            // used only where no selector is set: the highest wins
+  bool teaching = false;       // never chosen, only called by name
+  bool swap_ab = false;        // computes D^T = B^T A^T: the tile's M runs over N
+  bool gated = false;          // computes gated problems and no others; half the tile's columns are gate, half up
+  bool aux = false;            // computes problems with aux and no others
+  bool gate_gradient = false;  // computes problems with gate_gradient and no others
+  bool data_parallel = true;   // schedules that it can run
   bool split_k = false;
   bool stream_k = false;
+
+  bool has_form() const { return gated || aux || gate_gradient; }
+  bool has_form_of(const Problem& p) const {
+    return gated == p.gated && aux == p.aux && gate_gradient == p.gate_gradient;
+  }
 
   // Empty when the kernel can run the problem on the device; otherwise one sentence that says why not.
   std::string (*supports)(const KernelSpec&, const Problem&, const Device&) = nullptr;

@@ -66,8 +66,9 @@ Cache& cache() {
 int64_t z_bytes_of(const Problem& plain) {
   int64_t bytes = 0;
   if (__builtin_mul_overflow(plain.batch * plain.d.row_stride, plain.m, &bytes) ||
-      __builtin_mul_overflow(bytes, int64_t{sizeof(float)}, &bytes) || __builtin_add_overflow(bytes, 255, &bytes)) {
-    throw std::runtime_error("the float32 workspace of " + to_string(plain) + " takes more than 2^63 bytes");
+      __builtin_mul_overflow(bytes, int64_t{size_of(plain.d.dtype)}, &bytes) ||
+      __builtin_add_overflow(bytes, 255, &bytes)) {
+    throw std::runtime_error("the workspace of the product of " + to_string(plain) + " takes more than 2^63 bytes");
   }
   return bytes & ~int64_t{255};
 }
@@ -145,16 +146,15 @@ std::shared_ptr<const ReadyPlan> decide(const Problem& problem, const Device& de
 }  // namespace
 
 bool takes_two_steps(const Problem& problem, const Device& device) {
-  if (!problem.gated && !problem.aux) return false;
+  if (!problem.gated && !problem.aux && !problem.gate_gradient) return false;
   const auto specs = kernel_specs();
   if (problem.kernel >= 0) {
     const KernelSpec& named = specs[problem.kernel];
-    return !named.gated && !named.aux && !has_custom_function(named);
+    return !named.has_form() && !has_custom_function(named);
   }
   for (int i = 0; i < static_cast<int>(specs.size()); ++i) {
     const KernelSpec& s = specs[i];
-    const bool is_of_the_form = s.gated == problem.gated && s.aux == problem.aux && !s.teaching;
-    if (is_of_the_form && supports(i, problem, device).empty()) return false;
+    if (s.has_form_of(problem) && !s.teaching && supports(i, problem, device).empty()) return false;
   }
   return true;
 }
@@ -166,10 +166,16 @@ Problem plain_problem(const Problem& problem) {
   plain.aux = false;
   plain.activation = Activation::none;
   plain.accumulate_in_place = false;
-  // Rows of a few elements stay packed: padded they could be more than int64 counts.
-  const int64_t pitch = plain.n < 4 ? plain.n : (plain.n + 3) / 4 * 4;
+  plain.gate_gradient = false;
+  if (problem.gate_gradient) {  // Z is the second step's
+    plain.c = Matrix{};
+    plain.beta = ScalarClass::zero;
+  }
   plain.d = Matrix{};
-  plain.d.dtype = DType::f32;
+  plain.d.dtype = problem.gate_gradient ? problem.d.dtype : DType::f32;
+  // Rows of a few elements stay packed: padded they could be more than int64 counts.
+  const int64_t unit = 16 / size_of(plain.d.dtype);
+  const int64_t pitch = plain.n < unit ? plain.n : (plain.n + unit - 1) / unit * unit;
   plain.d.major = Major::n;
   plain.d.row_stride = pitch;
   plain.d.col_stride = 1;

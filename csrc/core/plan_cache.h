@@ -11,8 +11,9 @@ namespace gemmx {
 
 // A Plan ready to run: the Problem that its kernel computes, workspace size and the kernel's prepared state.
 //
-// Where the call takes two steps the Problem is plain_problem(): the kernel writes a float32 Z into the first z_bytes
-// of the workspace, and has what follows for itself. Then launch_activation (kernels/pointwise) makes D of it.
+// Where the call takes two steps the Problem is plain_problem(): the kernel writes a float32 Z, or the dH of a gate's
+// gradient in D's dtype, into the first z_bytes of the workspace, and has what follows for itself. Then
+// launch_activation, or launch_activation_backward (kernels/pointwise), makes D of it.
 struct ReadyPlan {
   Problem problem;
   Plan plan;
@@ -24,11 +25,13 @@ struct ReadyPlan {
   Prepared prepared;
 };
 
-// Whether the call can't be computed by one kernel, since none of its form (gated, aux) is built that supports it, or
+// Whether the call can't be computed by one kernel, since none of its form (gated, aux, gate_gradient) is built that
+// supports it, or
 // since it names a kernel of no form. A kernel of another form that is named leaves it one step, which is refused.
 GEMMX_API bool takes_two_steps(const Problem&, const Device&);
 
-// The product of the first step: Z, float32, row-major with rows that start on 16 bytes, without an activation.
+// The product of the first step, row-major with rows that start on 16 bytes, without an activation: Z in float32 or, of
+// a gate's gradient, dH in D's dtype, which the second step reads like a gradient that a caller hands over.
 GEMMX_API Problem plain_problem(const Problem&);
 
 // Chooses the Plan of a Problem. Throws std::runtime_error where no kernel can run it.

@@ -104,9 +104,11 @@ std::string to_string(const Problem& p) {
   if (p.d.major != Major::n) (text += p.d.major == Major::m ? " column-major" : " strided");
   append_layout(text, "a", p.a, packed_ld(p.a, p.m, p.k));
   append_layout(text, "b", p.b, packed_ld(p.b, p.k, p.b_columns()));
-  append_layout(text, "d", p.d, packed_ld(p.d, p.m, p.n));
+  append_layout(text, "d", p.d, packed_ld(p.d, p.m, p.d_columns()));
   if (p.alpha != ScalarClass::one) text += p.alpha == ScalarClass::zero ? ", alpha=0" : ", alpha";
-  if (p.has_c()) {
+  if (p.gate_gradient) {
+    append_layout(text, "z", p.c, packed_ld(p.c, p.m, p.d_columns()));
+  } else if (p.has_c()) {
     text += p.beta == ScalarClass::one ? ", c" : ", beta*c";
     if (p.accumulate_in_place) text += " in place";
     if (p.c.dtype != p.d.dtype) (text += ' ') += name(p.c.dtype);
@@ -118,8 +120,9 @@ std::string to_string(const Problem& p) {
     if (p.bias_stride != 1) append_number(text, " stride ", p.bias_stride);
     if (p.bias_align != 16) append_number(text, " align ", p.bias_align);
   }
-  if (p.gated) text += ", gated";
-  if (p.gated || p.activation != Activation::none) (text += p.gated ? " " : ", ") += name(p.activation);
+  const bool gates = p.gated || p.gate_gradient;
+  if (gates) text += p.gated ? ", gated" : ", gradient of gate";
+  if (gates || p.activation != Activation::none) (text += gates ? " " : ", ") += name(p.activation);
   if (p.aux) text += ", aux";
   append_requests(text, p);
   return text;

@@ -2,6 +2,8 @@
 //
 //   D = act(Z),  Z = alpha * A @ B + beta * C + bias     A (batch, M, K)  B (batch, K, N)  C, D, Z (batch, M, N)
 //   gated:  D = act(Z gate) * Z up,  B (K, 2 N) and Z (M, 2 N) are gate | up, concatenated; no C, one batch
+//   gate_gradient:  D = dH * Z up * act'(Z gate) | dH * act(Z gate),  dH = alpha * A @ B  (M, N),  C is Z and is read;
+//     C and D (M, 2 N) are gate | up, concatenated; no bias, one batch
 //
 // Plain data without pointers or values; with the device it is the key of the plan cache.
 // Operands: the pointers and values of one call. Never part of a key.
@@ -56,11 +58,13 @@ struct Problem {
   bool accumulate_in_place = false;  // D is exactly C
   bool gated = false;                // n counts D's columns; B and bias have 2 n
   bool aux = false;                  // Z is written too: packed rows, D's dtype
-  uint8_t reserved[5] = {};
+  bool gate_gradient = false;        // n counts the columns of A @ B; C, which is Z, and D have 2 n
+  uint8_t reserved[4] = {};
 
   bool has_c() const { return c.present(); }
   bool has_bias() const { return bias_dtype != DType::none; }
   int64_t b_columns() const { return gated ? 2 * n : n; }
+  int64_t d_columns() const { return gate_gradient ? 2 * n : n; }
   friend bool operator==(const Problem& x, const Problem& y) { return std::memcmp(&x, &y, sizeof(Problem)) == 0; }
 };
 static_assert(std::has_unique_object_representations_v<Problem>,

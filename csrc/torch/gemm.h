@@ -57,4 +57,9 @@ ReturnedPair activation_backward(AtenTensorHandle grad, AtenTensorHandle saved, 
 ReturnedPair gated_backward(AtenTensorHandle grad, AtenTensorHandle z, const std::string& activation,
                             const OptionalDoubles& activation_args, bool bias_grad);
 
+// dZ (M, 2 N) of the gate behind which `grad` (M, K) went through b (K, N).
+ReturnedTensor gated_dgrad(AtenTensorHandle grad, AtenTensorHandle b, AtenTensorHandle z, double alpha,
+                           const OptionalString& activation, const OptionalDoubles& activation_args,
+                           const OptionalString& precision, const OptionalString& kernel);
+
 }  // namespace gemmx::torch_ops

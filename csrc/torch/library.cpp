@@ -39,6 +39,14 @@ STABLE_TORCH_LIBRARY(GEMMX_NAMESPACE, m) {
       "gated_backward(Tensor grad, Tensor z, *, str activation, float[]? activation_args=None, bool bias_grad=False) "
       "-> (Tensor dz, Tensor dbias)");
 
+  // The two products of a gated MLP as one node of autograd, whose backward is _gated_dgrad (autograd.py); Python
+  // alone.
+  m.def(
+      "_gated_mlp(Tensor x, Tensor gate_up, Tensor down, Tensor? gate_up_bias=None, Tensor? down_bias=None, "
+      "*, " GEMMX_ACTIVATION "str? precision=None) -> Tensor");
+  m.def("_gated_dgrad(Tensor grad, Tensor b, Tensor z, *, float alpha=1.0, " GEMMX_ACTIVATION
+        "str? precision=None, str? kernel_name=None) -> Tensor");
+
   // Where the kernels of key AutogradCUDA send a call: to be computed, or to be recorded by autograd (autograd.py).
   m.def("_gemm" GEMMX_GEMM_ARGUMENTS " -> Tensor");
   m.def("_gemm_recorded" GEMMX_GEMM_ARGUMENTS " -> Tensor");
@@ -58,6 +66,7 @@ STABLE_TORCH_LIBRARY_IMPL(GEMMX_NAMESPACE, CUDA, m) {
   m.impl("gemm_gated_aux", TORCH_BOX(&gemmx::torch_ops::gemm_gated_aux));
   m.impl("activation_backward", TORCH_BOX(&gemmx::torch_ops::activation_backward));
   m.impl("gated_backward", TORCH_BOX(&gemmx::torch_ops::gated_backward));
+  m.impl("_gated_dgrad", TORCH_BOX(&gemmx::torch_ops::gated_dgrad));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(GEMMX_NAMESPACE, AutogradCUDA, m) {

@@ -44,7 +44,7 @@ def check(  # noqa: PLR0917
 ) -> _C.Checked:
     """_C.check_gemm, the check of every dispatch key, on tensors of concrete sizes.
 
-    Options are gemmx.gemm's, and gated and aux, which say the form.
+    Options are gemmx.gemm's, and gated, aux and gate_gradient, which say the form.
     """
     checked = _C.check_gemm(
         describe(a),
@@ -121,6 +121,7 @@ def check_symbolic(  # noqa: PLR0917
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     gated: bool = False,
+    gate_gradient: bool = False,
     **options: Any,
 ) -> Result:
     """What a call returns where some size is a symbol.
@@ -132,7 +133,9 @@ def check_symbolic(  # noqa: PLR0917
     batch, m, columns = _check_symbolic_shapes(a, b, gated)
     z_sizes = [*batch, m, columns]
     d_sizes = [*batch, m, columns // 2] if gated else z_sizes
-    if c is not None:
+    if gate_gradient:
+        d_sizes = z_sizes = _check_symbolic_z(c, z_sizes)
+    elif c is not None:
         _check_symbolic_c(c, d_sizes)
     if bias is not None:
         if bias.dim() != 1:
@@ -152,7 +155,7 @@ def check_symbolic(  # noqa: PLR0917
         if options.get("schedule") == "data_parallel":
             options["schedule"] = None
     m, n, k = 3, 4, 5
-    d = [2] * len(batch) + [m, n // 2 if gated else n]
+    d = [2] * len(batch) + [m, n // 2 if gated else 2 * n if gate_gradient else n]
     checked = _C.check_gemm(
         _stand_in(a, [2, m, k][-a.dim() :]),
         _stand_in(b, [2, k, n][-b.dim() :]),
@@ -162,6 +165,7 @@ def check_symbolic(  # noqa: PLR0917
         out=None if out is None else _stand_in(out, d),
         out_dtype=None if out_dtype is None else dtype_name(out_dtype),
         gated=gated,
+        gate_gradient=gate_gradient,
         **options,
     )
     if a.device.type == "cpu":
@@ -186,6 +190,16 @@ def _check_symbolic_shapes(a: Tensor, b: Tensor, gated: bool) -> tuple[list[Any]
             b.shape[1] % 2 == 0, lambda: f"b: has {b.shape[1]} columns, an odd number, but {rule}, as many of each"
         )
     return list(a.shape[:-2] or b.shape[:-2]), a.shape[-2], b.shape[-1]
+
+
+def _check_symbolic_z(z: Tensor | None, sizes: list[Any]) -> list[Any]:
+    """The sizes of Z, which is c, and of its gradient; those of the product given."""
+    if z is None or z.dim() != 2 or len(sizes) != 2:
+        raise ValueError("z: the gradient of a gate takes a (M, K), b (K, N) and z (M, 2 N)")
+    wanted = [sizes[0], 2 * sizes[1]]
+    for have, want in zip(z.shape, wanted, strict=True):
+        torch._check_value(have == want, lambda: f"z: shape is {tuple(z.shape)} but it must be {tuple(wanted)}")
+    return wanted
 
 
 def _check_symbolic_c(c: Tensor, sizes: list[Any]) -> None:

@@ -4,7 +4,7 @@ C++ (csrc/torch/library.cpp) defines the schemas and implements them for CUDA. T
 
     CPU       the reference, in float64                                                   here
     fakes     shapes, strides and errors without data, for torch.compile, torch.export and meta tensors      here
-    Autograd  gemm and gemm_gated are recorded, the others refuse tensors that require grad       autograd.py
+    Autograd  gemm, gemm_gated and _gated_mlp are recorded, the others refuse tensors that require grad   autograd.py
     ADInplaceOrView  of gemm_out: tells autograd that out has changed                         autograd.py
     Autocast, FuncTorchBatched    dtypes under torch.autocast, batches under torch.vmap       _transforms.py
 
@@ -157,6 +157,15 @@ def _gated_backward_cpu(grad: Tensor, z: Tensor, *, bias_grad: bool = False, **o
     return _backward_cpu(True, grad, z, bias_grad, **options)
 
 
+def _gated_dgrad_cpu(grad: Tensor, b: Tensor, z: Tensor, **options: Any) -> Tensor:
+    options = _named(options)
+    checked = check(grad, b, z, gate_gradient=True, **options)
+    dh = reference.pre_activation(grad, b, alpha=options.get("alpha", 1.0))
+    activation_args = options.get("activation_args")
+    dz = reference.gated_backward(dh, z, activation=checked.problem.activation, activation_args=activation_args)
+    return reference.round_to(dz, z.dtype)
+
+
 # ---- fakes --------------------------------------------------------------------------------------------------------
 
 
@@ -214,6 +223,24 @@ def _gated_backward_fake(grad: Tensor, z: Tensor, *, bias_grad: bool = False, **
     return _backward_fake(True, grad, z, bias_grad, **options)
 
 
+def _gated_dgrad_fake(grad: Tensor, b: Tensor, z: Tensor, **options: Any) -> Tensor:
+    return _gemm_fake(grad, b, z, gate_gradient=True, **options)
+
+
+def _gated_mlp_fake(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    *,
+    precision: str | None = None,
+    **options: Any,
+) -> Tensor:
+    hidden = _gemm_gated_fake(x, gate_up, gate_up_bias, precision=precision, **options)
+    return _gemm_fake(hidden, down, None, down_bias, precision=precision)
+
+
 # _gemm and _gemm_gated: what gemm and gemm_gated are below autograd (autograd.py).
 _KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "gemm": (_gemm_cpu, _gemm_fake),
@@ -225,7 +252,10 @@ _KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "gemm_gated_aux": (_gemm_gated_aux_cpu, _gemm_gated_aux_fake),
     "activation_backward": (_activation_backward_cpu, _activation_backward_fake),
     "gated_backward": (_gated_backward_cpu, _gated_backward_fake),
+    "_gated_dgrad": (_gated_dgrad_cpu, _gated_dgrad_fake),
 }
 for _op, (_cpu, _fake) in _KERNELS.items():
     register(_op, _cpu, "CPU")
     torch.library.register_fake(f"{NAMESPACE}::{_op}", keeping_errors(_fake), lib=library)
+# Its other kernels call the ops that it stands for (autograd.py).
+torch.library.register_fake(f"{NAMESPACE}::_gated_mlp", keeping_errors(_gated_mlp_fake), lib=library)

@@ -49,7 +49,7 @@ def refuse_slow_path(checked: _C.Checked, device: torch.device) -> None:
         return
     properties = _C.cuda_device(torch.cuda.current_device() if device.index is None else device.index)
     if reason := two_steps_reason(checked.problem, properties):
-        raise RuntimeError(f"strict: {reason}, so that it takes two launches and a float32 workspace.")
+        raise RuntimeError(f"strict: {reason}, so that it takes two launches and a workspace for the product.")
     plan = _C.select(checked.problem, properties)
     if reason := slow_path_reason(checked.problem, properties, plan):
         raise RuntimeError(f"strict: {reason}")

@@ -51,7 +51,7 @@ def _autocast_kernel(op: str, key: DispatchKey) -> Callable[..., Any]:
     return kernel
 
 
-for _op in ("gemm", "gemm_aux", "gemm_gated", "gemm_gated_aux"):
+for _op in ("gemm", "gemm_aux", "gemm_gated", "gemm_gated_aux", "_gated_mlp"):
     for _key in (DispatchKey.AutocastCPU, DispatchKey.AutocastCUDA):
         register(_op, _autocast_kernel(_op, _key), _key.name)
 
@@ -147,6 +147,34 @@ def _vmap_gated(op: str) -> Callable[..., Any]:
     return rule
 
 
+def _vmap_gated_mlp(info: Any, in_dims: Sequence[int | None], *args: Any, **options: Any) -> Any:
+    """The batching rule of _gated_mlp: those of its two products."""
+    x, gate_up, down, bias, down_bias = (*args, None, None)[:5]
+    of_x, of_gate_up, of_down, of_bias, of_down_bias = (*in_dims, None, None)[:5]
+    precision = {"precision": options.get("precision")}
+    of_hidden, of_first = None, (of_x, of_gate_up, of_bias)
+    if all(dim is None for dim in of_first):  # the second product alone differs
+        hidden = OPS.gemm_gated.default(x, gate_up, bias, **options)
+    else:
+        hidden, of_hidden = _vmap_gated("gemm_gated")(info, of_first, x, gate_up, bias, **options)
+    of_second = (of_hidden, of_down, None, of_down_bias)
+    return _vmap_gemm("gemm")(info, of_second, hidden, down, None, down_bias, **precision)
+
+
+def _vmap_gated_dgrad(info: Any, in_dims: Sequence[int | None], *args: Any, **options: Any) -> Any:
+    """The batching rule of _gated_dgrad: more rows of one call, or a call for each b."""
+    op = OPS._gated_dgrad.default
+    size, (grad, b, z), (of_grad, of_b, of_z) = info.batch_size, args, in_dims
+    if of_b is None:
+        grad, z = (x.expand(size, *x.shape) if d is None else x.movedim(d, 0) for x, d in ((grad, of_grad), (z, of_z)))
+        dz = op(grad.flatten(0, 1), b, z.flatten(0, 1), **options)
+        return dz.view(z.shape), 0
+    pairs = list(zip(args, in_dims, strict=True))
+    return torch.stack([op(*(x if d is None else x.select(d, i) for x, d in pairs), **options) for i in range(size)]), 0
+
+
+torch.library.register_vmap(f"{NAMESPACE}::_gated_mlp", _vmap_gated_mlp, lib=library)
+torch.library.register_vmap(f"{NAMESPACE}::_gated_dgrad", _vmap_gated_dgrad, lib=library)
 for _op in ("gemm", "gemm_aux"):
     torch.library.register_vmap(f"{NAMESPACE}::{_op}", _vmap_gemm(_op), lib=library)
 for _op in ("gemm_gated", "gemm_gated_aux"):

@@ -1,4 +1,4 @@
-"""The gradients of gemm and gemm_gated, and the ops' kernels at the Autograd keys.
+"""The gradients of gemm, gemm_gated and the gated MLP, and the ops' kernels at the Autograd keys.
 
 With Z = alpha A B + beta C + bias and D = act(Z), or gated D = act(Z gate) Z up:
 
@@ -13,6 +13,9 @@ weight that is stored (N, K) and passed as weight.t() is contiguous as the weigh
 In a backward that is itself recorded (create_graph=True) dZ is plain torch instead of one op, and the rest is recorded
 as it is, so that second and further derivatives are right. Z is an output of the recorded node for their sake, so that
 gemm_aux and gemm_gated_aux are differentiable, too.
+
+_gated_mlp records both products of a gated MLP as one node, gemm of gemm_gated: where they meet, dH = dD B^T of the
+upper one and the gate's backward are one launch (_gated_dgrad), which keeps dH in float32 and out of memory.
 
 On CUDA the kernels at the Autograd keys of gemm and gemm_gated are C++ (csrc/torch/autograd.cpp), since a Python kernel
 costs 4 to 5 us a call under no_grad. They call the ops _gemm and _gemm_gated, which autograd lets through, where
@@ -49,6 +52,7 @@ _gemm_gated = OPS.gemm_gated.default
 _gemm_gated_aux = OPS.gemm_gated_aux.default
 _activation_backward = OPS.activation_backward.default
 _gated_backward = OPS.gated_backward.default
+_gated_dgrad = OPS._gated_dgrad.default
 
 # The Autocast keys: a backward casts nothing, since what it reads has the forward's dtypes.
 _AUTOCAST = DispatchKeySet(DispatchKey.AutocastCPU) | DispatchKeySet(DispatchKey.AutocastCUDA)
@@ -254,6 +258,101 @@ def _gradient_of_c(call: _Call, dz: Tensor) -> Tensor:
     return (dz if call.beta == 1 else dz * call.beta).to(dtype)
 
 
+class _Calls(NamedTuple):
+    """The two products of a gated MLP."""
+
+    gate_up: _Call
+    down: _Call
+
+
+class _RecordedMLP(_SingleLevelFunction):
+    """One recorded gated MLP. Returns (D, hidden, Z): hidden and Z for the sake of further derivatives."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        calls: _Calls,
+        options: dict[str, Any],
+        x: Tensor,
+        gate_up: Tensor,
+        down: Tensor,
+        gate_up_bias: Tensor | None,
+        down_bias: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        with torch._C._AutoDispatchBelowAutograd():
+            hidden, z = _gemm_gated_aux(x, gate_up, gate_up_bias, **options)
+            return _gemm(hidden, down, None, down_bias, precision=options.get("precision")), hidden, z
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.calls, _, x, gate_up, down, *_ = inputs
+        _, hidden, z = output
+        needs_x, needs_gate_up, needs_down, needs_bias, _ = ctx.needs_input_grad[2:]
+        needs_z = needs_x or needs_gate_up or needs_bias
+        ctx.save_for_backward(
+            x if needs_gate_up else None,
+            gate_up if needs_x else None,
+            hidden if needs_down else None,
+            down if needs_z else None,
+            z if needs_z else None,
+        )
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad: Tensor | None, grad_hidden: Tensor | None = None, grad_z: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[2:]
+        calls: _Calls = ctx.calls
+        x, gate_up, hidden, down, z = ctx.saved_tensors
+        recorded = _grad_is_on()
+        below: AbstractContextManager[Any] = nullcontext() if recorded else torch._C._AutoDispatchBelowAutograd()
+        dx = d_gate_up = d_down = d_bias = d_down_bias = dz = None
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST), below:
+            if grad is not None:
+                d_down = _gradient_of_b(calls.down, grad, hidden) if wanted[2] else None
+                d_down_bias = _sum_of_rows(calls.down, grad) if wanted[4] else None
+            if z is not None:
+                dz, d_bias = _dz_of_mlp(calls, (grad, grad_hidden, grad_z), down, z, recorded, wanted[3])
+            if dz is not None:
+                dx = _gradient_of_a(calls.gate_up, dz, gate_up) if wanted[0] else None
+                d_gate_up = _gradient_of_b(calls.gate_up, dz, x) if wanted[1] else None
+        return None, None, dx, d_gate_up, d_down, d_bias, d_down_bias
+
+
+def _dz_of_mlp(  # noqa: PLR0917
+    calls: _Calls,
+    grads: tuple[Tensor | None, Tensor | None, Tensor | None],
+    down: Tensor,
+    z: Tensor,
+    recorded: bool,
+    bias_grad: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """DZ from the gradients of D, hidden and Z, and the gradient of gate and up's bias.
+
+    In one launch, of which no sums come: with a bias the gate's backward is an op of its own, which adds them up.
+    """
+    grad, grad_hidden, grad_z = grads
+    plain = recorded or grad_hidden is not None or grad_z is not None
+    if grad is not None and not plain and not bias_grad:
+        call = calls.gate_up
+        options = {"activation": call.activation, "activation_args": call.activation_args, "precision": call.precision}
+        return _gated_dgrad(grad, down.mT, z, **options), None
+    dh = grad_hidden
+    if grad is not None:
+        through_down = _gradient_of_a(calls.down, grad, down)
+        dh = through_down if dh is None else dh + through_down
+    if dh is None and grad_z is None:
+        return None, None
+    if plain or dh is None:
+        return _plain_dz(calls.gate_up, dh, grad_z, z, bias_grad)
+    return _dz(calls.gate_up, dh, z, bias_grad)
+
+
+skip_when_traced(_RecordedMLP.forward)
+skip_when_traced(_RecordedMLP.setup_context)
+skip_when_traced(_RecordedMLP.backward)
+
+
 # ---- the Autograd keys --------------------------------------------------------------------------------------------
 
 # redispatch_boxed with the remaining keys takes 5 us, one more
@@ -331,6 +430,39 @@ def _recording(op: str) -> Callable[..., Any]:
     return kernel
 
 
+def two_products(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    *,
+    precision: str | None = None,
+    **options: Any,
+) -> Tensor:
+    """What _gated_mlp computes, by the ops that it stands for."""
+    hidden = _gemm_gated(x, gate_up, gate_up_bias, precision=precision, **options)
+    d: Tensor = _gemm(hidden, down, None, down_bias, precision=precision)
+    return d
+
+
+def _gated_mlp_autograd(*args: Any, **options: Any) -> Tensor:
+    """Inside torch.func's transforms, and where nothing is recorded, it is the two products, which know what to do."""
+    levels = _in_functorch() is not None or forward_ad._current_level >= 0
+    if levels or not (_grad_is_on() and _require_grad(args)):
+        return two_products(*args, **options)
+    x, gate_up, down, gate_up_bias, down_bias = (*args, None, None)[:5]
+    of_down = {"precision": options.get("precision")}
+    calls = _Calls(
+        _call_of(True, True, options, x, gate_up, None, gate_up_bias),
+        _call_of(False, False, of_down, x, down, None, down_bias)._replace(a_by_columns=False),  # hidden's rows
+    )
+    result: tuple[Tensor, ...] = _RecordedMLP.apply(  # type: ignore[attr-defined]
+        calls, options, x, gate_up, down, gate_up_bias, down_bias
+    )
+    return result[0]
+
+
 def _refuse(op: str, advice: str, tensors: Sequence[Any]) -> None:
     if forward_ad._current_level >= 0:
         _refuse_tangents(op, tensors)
@@ -372,5 +504,8 @@ for _op in ("gemm", "gemm_gated"):
 register("_wants_gradient", _wants_gradient, "Autograd")
 register("gemm_out", _gemm_out_autograd, "Autograd", with_keys=True)
 register("gemm_out", _gemm_out_inplace, "ADInplaceOrView", with_keys=True)
-for _op in ("activation_backward", "gated_backward"):
+register("_gated_mlp", _gated_mlp_autograd, "Autograd")
+for _key in ("CPU", "CUDA"):
+    register("_gated_mlp", two_products, _key)
+for _op in ("activation_backward", "gated_backward", "_gated_dgrad"):
     register(_op, _refusing(_op), "Autograd", with_keys=True)

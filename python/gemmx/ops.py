@@ -29,6 +29,7 @@ _gemm = OPS.gemm.default
 _gemm_out = OPS.gemm_out.default
 _gemm_aux = OPS.gemm_aux.default
 _gemm_gated = OPS.gemm_gated.default
+_gated_mlp = OPS._gated_mlp.default
 
 
 def gemm(  # noqa: PLR0917, the order of the op's schema
@@ -246,6 +247,36 @@ def gemm_gated(
         _check_strictly(in_order, options | {"kernel": kernel, "gated": True})
     d: Tensor = _gemm_gated(*tensors, **options, **{KERNEL: kernel})
     return d if shape is None else d.view(shape)
+
+
+def gated_mlp(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    *,
+    activation: Activation | None = None,
+    precision: Precision | None = None,
+) -> Tensor:
+    """gemm(gemm_gated(x, gate_up, gate_up_bias), down, bias=down_bias), bit for bit, as one node of autograd.
+
+    Its backward computes dZ of gate and up, the gate's backward on the gradient through `down`, in one launch where a
+    kernel of that form serves the call. x: (M, K) or (..., M, K); the others are 2-D. For calls that autograd records:
+    elsewhere the two functions cost less.
+    """
+    if precision is None:
+        precision = _precision_of_torch(x)
+    d: Tensor = _gated_mlp(
+        fold_rows(x) if x.dim() > 2 else x,
+        gate_up,
+        down,
+        gate_up_bias,
+        down_bias,
+        activation=activation,
+        precision=precision,
+    )
+    return d if x.dim() == 2 else d.view(*x.shape[:-1], d.shape[-1])
 
 
 def _check_strictly(tensors: Sequence[Tensor | None], options: dict[str, Any]) -> None:

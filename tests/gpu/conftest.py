@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from gemmx import _C
-from gpu_fixtures import device, form_kernel, kernel, pytest_generate_tests
+from gpu_fixtures import device, form_kernel, gate_kernel, kernel, pytest_generate_tests
 
-__all__ = ["device", "form_kernel", "kernel", "pytest_generate_tests"]
+__all__ = ["device", "form_kernel", "gate_kernel", "kernel", "pytest_generate_tests"]
 
 
 @pytest.fixture(autouse=True)

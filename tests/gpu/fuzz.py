@@ -2,8 +2,8 @@
 
     python tests/gpu/fuzz.py --problems 20000 --seconds 90 [--seed N]
 
-A sixth of the problems are of gemm_gated, gemm_aux or gemm_gated_aux. A quarter run the selector's plan, the others
-that kernel of those that take it which has run least.
+A sixth of the problems are of gemm_gated, gemm_aux, gemm_gated_aux or a gate's gradient. A quarter run the selector's
+plan, the others that kernel of those that take it which has run least.
 Operands and out lie in buffers of NaN that must not change, D and workspaces come from memory full of NaN. The float64
 result is computed on the GPU. Under batch_invariant rows are computed once more, alone and in another order and number,
 and compared bit for bit. Problem i of seed s is drawn by RandomDraw(s * SEED_STRIDE + i). A failure is shrunk,
@@ -27,7 +27,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "gpu"), str(TESTS.parent / "cmake")]
 import torch  # noqa: E402
 
 import problems  # noqa: E402
-from forms import FORMS, Call, Form  # noqa: E402
+from forms import FORMS, Call, Form, GateCall  # noqa: E402
 from fuzz_cases import RandomDraw, draw_case, refusal_of_numerics, rows_to_compare, shrink  # noqa: E402
 from gemmx import _C  # noqa: E402
 from gemmx._files import write_atomically  # noqa: E402
@@ -104,6 +104,40 @@ def in_a_form(form: Form, case: Case) -> Case:
     )
 
 
+GATE_GRADIENT = "gate gradient"
+
+
+def as_gate_gradient(case: Case) -> Case:
+    """What of the case _gated_dgrad takes; its out is Z's layout. Two steps would round a large dH to infinity."""
+    return replace(
+        in_a_form(FORMS[0], case), out=case.out, c="", bias="", beta=1.0, out_dtype=None, alpha=min(case.alpha, 2.0)
+    )
+
+
+def run_gate(case: Case, dtype: str, kernel: str | None, device: _C.Device, tally: Tally) -> tuple[str, list[str]]:
+    """As run_form, of a gate's gradient."""
+    call = GateCall(case, dtype)
+    problem = call.problem()
+    names = [
+        name
+        for name, spec in KERNELS.items()
+        if spec.gate_gradient
+        and min(problem.m, problem.n) > 0
+        and _C.built_for(name, device.capability)
+        and not _C.supports(name, problem, device)
+    ]
+    if kernel and kernel not in names:
+        return kernel, []
+    if kernel is None:
+        kernel = min(names, key=lambda name: (tally.kernels[name], name), default="")
+    if kernel:
+        tally.kernels[kernel] += 1
+    else:
+        tally.selected += 1
+    tally.forms[GATE_GRADIENT] += 1
+    return kernel, call.faults(*call.run(kernel or None), two_steps=not names)
+
+
 def run_form(  # noqa: PLR0917, as run_case
     form: Form, case: Case, dtype: str, kernel: str | None, device: _C.Device, tally: Tally
 ) -> tuple[str, list[str]]:
@@ -158,9 +192,11 @@ def expect_refusal(inst: Instance, sentence: str, tally: Tally) -> list[str]:
 
 
 def attempt(  # noqa: PLR0917, as run_case
-    form: Form | None, case: Case, dtype: str, kernel: str | None, device: _C.Device, tally: Tally
+    form: Form | str | None, case: Case, dtype: str, kernel: str | None, device: _C.Device, tally: Tally
 ) -> tuple[str, list[str]]:
     try:
+        if isinstance(form, str):
+            return run_gate(case, dtype, kernel, device, tally)
         if form is not None:
             return run_form(form, case, dtype, kernel, device, tally)
         return run_case(case, dtype, kernel, device, tally)
@@ -175,9 +211,9 @@ def fuzz(arguments: argparse.Namespace, device: _C.Device) -> tuple[Tally, float
         draw = RandomDraw(arguments.seed * SEED_STRIDE + tally.problems)
         case, dtype = draw_case(draw)
         wanted = "" if draw.integer(0, 3) == 0 else None
-        form = FORMS[draw.integer(0, len(FORMS) - 1)] if draw.integer(0, 5) == 0 else None
+        form = (*FORMS, GATE_GRADIENT)[draw.integer(0, len(FORMS))] if draw.integer(0, 5) == 0 else None
         if form is not None:
-            case = in_a_form(form, case)
+            case = as_gate_gradient(case) if isinstance(form, str) else in_a_form(form, case)
         if tally.problems % 256 == 0:
             problems.instance.cache_clear()  # of the calls in a form
         if tally.problems % 16 == 0:

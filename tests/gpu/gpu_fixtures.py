@@ -42,13 +42,15 @@ def kernel(request: pytest.FixtureRequest, device: _C.Device, record_property: C
     return spec.name
 
 
-# The same for the kernels that compute gated products or write the pre-activation.
-form_kernel = kernel
+# The same for the kernels that compute gated products or write the pre-activation, and for those of a gate's gradient.
+form_kernel = gate_kernel = kernel
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    # Kernels with a form (gated, aux) run no plain product and have tests of their own (test_forms.py).
+    # Kernels with a form run no plain product and have tests of their own (test_forms.py, test_gate_gradient.py).
     if "kernel" in metafunc.fixturenames:
-        metafunc.parametrize("kernel", [s.name for s in _C.kernels() if not (s.gated or s.aux)], indirect=True)
+        metafunc.parametrize("kernel", [s.name for s in _C.kernels() if not s.has_form], indirect=True)
     if "form_kernel" in metafunc.fixturenames:
         metafunc.parametrize("form_kernel", [s.name for s in _C.kernels() if s.gated or s.aux], indirect=True)
+    if "gate_kernel" in metafunc.fixturenames:
+        metafunc.parametrize("gate_kernel", [s.name for s in _C.kernels() if s.gate_gradient], indirect=True)

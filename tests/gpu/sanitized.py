@@ -17,7 +17,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import torch  # noqa: E402
 
-from forms import FORMS, OPS, Call, Form  # noqa: E402
+from forms import FORMS, OPS, Call, Form, GateCall  # noqa: E402
 from gemmx import _C  # noqa: E402
 from gemmx.ops import check, op_arguments  # noqa: E402
 from problems import ALIGNED, Case, Instance, Layout, Placed, instance  # noqa: E402
@@ -100,13 +100,35 @@ def run_form(form: Form, case: Case, spec: _C.KernelSpec, device: _C.Device) -> 
 
 def run_forms(spec: _C.KernelSpec, device: _C.Device) -> Iterator[list[str]]:
     for form in FORMS:
-        if (spec.gated or spec.aux) and (spec.gated, spec.aux) != (form.gated, form.aux):
+        if spec.has_form and (spec.gated, spec.aux) != (form.gated, form.aux):
             continue
         for index, case in enumerate(FORM_CASES):
             faults = run_form(form, case.with_majors(*majors_of(spec, index)), spec, device)
             torch.cuda.synchronize()
             if faults is not None:
                 yield faults
+
+
+GATE_CASES = (
+    Case(17, 40, 72, a=ALIGNED),
+    Case(65, 72, 101, a=Layout(ld_pad=1), b=Layout(ld_pad=3), out=Layout(ld_multiple=8, ld_pad=8), activation="gelu"),
+    Case(136, 264, 128, a=ALIGNED, alpha=0.5, activation="clamp", activation_args=(-0.5, 2.0)),
+    Case(33, 71, 64, activation="relu"),  # halves of Z that TMA does not take: two steps
+)
+
+
+def run_gates(spec: _C.KernelSpec, device: _C.Device) -> Iterator[list[str]]:
+    """A gate's gradient by its own kernels; a plain one takes two steps."""
+    for index, case in enumerate(GATE_CASES):
+        call = GateCall(case.with_majors(*majors_of(spec, index)), spec.dtype_a, "cpu")
+        a, b, z = (on_gpu(placed) for placed in call.operands)
+        options = call.options | {"kernel": spec.name}
+        problem = check(a, b, z, gate_gradient=True, **options).problem
+        if _C.supports(spec.name, problem if spec.gate_gradient else _C.plain_problem(problem), device):
+            continue
+        dz = OPS._gated_dgrad(a, b, z, **op_arguments(options))
+        torch.cuda.synchronize()
+        yield call.faults(dz.cpu(), two_steps=not spec.gate_gradient)
 
 
 def run_backward_ops() -> None:
@@ -131,17 +153,17 @@ def main() -> None:
         ):
             continue
         ran[spec.name] = 0
-        has_form = spec.gated or spec.aux
-        for inst in () if has_form else instances(spec):
+        for inst in () if spec.has_form else instances(spec):
             faults = run(inst, spec, device)
             torch.cuda.synchronize()
             if faults is not None:
                 ran[spec.name] += 1
                 wrong += [f"{spec.name}: {inst.case}: {fault}" for fault in faults]
         # Of the kernels that take two steps one family stands for all: its second step is theirs too.
-        for faults in run_forms(spec, device) if has_form or spec.family == "simt" else ():
-            ran[spec.name] += 1
-            wrong += [f"{spec.name}: {fault}" for fault in faults]
+        for runs, wanted in ((run_forms, spec.gated or spec.aux), (run_gates, spec.gate_gradient)):
+            for faults in runs(spec, device) if wanted or spec.family == "simt" else ():
+                ran[spec.name] += 1
+                wrong += [f"{spec.name}: {fault}" for fault in faults]
         print(f"{spec.name}: {ran[spec.name]} problems", flush=True)
     run_backward_ops()
     print(json.dumps({"ran": ran, "wrong": wrong}))

@@ -212,7 +212,7 @@ def test_every_plain_kernel_serves_two_steps(form: Form, device: _C.Device) -> N
     faults: list[str] = []
     ran = 0
     for spec in _C.kernels():
-        if spec.gated or spec.aux or spec.teaching or not _C.built_for(spec.name, device.capability):
+        if spec.has_form or spec.teaching or not _C.built_for(spec.name, device.capability):
             continue
         if spec.dtype_a not in DTYPES:
             continue

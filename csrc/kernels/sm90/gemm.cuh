@@ -1,8 +1,9 @@
 // wgmma GEMM, fp16 or bf16 in, fp32 accumulation:
 //   D = act(alpha * A @ B + beta * C + bias)        A (batch, M, K)  B (batch, K, N)  C, D (batch, M, N)
 //
-// and the forms that gate or keep the pre-activation (form_store.cuh). A gated kernel's tile has the columns of gate in
-// its first half and the same columns of up in its second, two boxes of B a stage; the tile of D is half as wide.
+// and the forms that gate or keep the pre-activation (form_store.cuh) or are a gate's backward
+// (gate_gradient_store.cuh). A gated kernel's tile has the columns of gate in its first half and the same columns of up
+// in its second, two boxes of B a stage; the tile of D is half as wide.
 //
 // Architecture sm_90a. Persistent and warp-specialised. With swap_ab the kernel's A is B^T and its B is A^T, and it
 // computes D^T; "row" and "column" below are the kernel's.
@@ -36,6 +37,7 @@
 #include "device/epilogue/box_store.cuh"
 #include "device/epilogue/cluster_reduce.cuh"
 #include "device/epilogue/form_store.cuh"
+#include "device/epilogue/gate_gradient_store.cuh"
 #include "device/epilogue/staged_store.cuh"
 #include "device/epilogue/transposed_store.cuh"
 #include "device/mainloop/wgmma_mainloop.cuh"
@@ -59,7 +61,7 @@ struct Config {
   static constexpr bool kKMajorB = (kSwap ? kRow.major_a : kRow.major_b) == Major::k;
   static constexpr bool kPingpong = kRow.consumers == Consumers::pingpong;
   static constexpr bool kGated = is_gated(kRow.form), kAux = is_aux(kRow.form);
-  static constexpr bool kPlain = kRow.form == Form::plain;
+  static constexpr bool kPlain = kRow.form == Form::plain, kGateGradient = kRow.form == Form::gate_gradient;
   // Of D, or of D^T with swapped operands.
   static constexpr int kOutM = kGated && kSwap ? kTileM / 2 : kTileM, kOutN = kGated && !kSwap ? kTileN / 2 : kTileN;
   static constexpr int kRowsOfWarpgroup = kPingpong ? kTileM : kTileM / kConsumerWarpgroups;
@@ -90,6 +92,7 @@ struct Config {
                 "a plain kernel has no function of its own: give its row the form custom");
   static_assert(kPlain || kGated || !kSwap, "with swapped operands the forms are plain and gated");
   static_assert(!kGated || !kSwap || (kPingpong && kBlocks == 2), "one block is gate, one is up");
+  static_assert(!kGateGradient || !kSwap, "the gradient of a gate has no form with swapped operands");
   static_assert(!kGated || (kSwap ? kClusterN : kClusterM) <= 2,
                 "the CTAs that share gate and up load one of them each");
   static_assert(cut_unit(2) % kTileK == 0, "cuts of K are whole K tiles");
@@ -107,7 +110,7 @@ enum class Output : uint8_t {
 // nine kernels spill.
 struct GemmParams {
   CUtensorMap a, b, d;
-  CUtensorMap c;                    // in boxes of D, with c_by_tma
+  CUtensorMap c;                    // in boxes of D, with c_by_tma; Z of a gate's gradient, as d in two batches
   CUtensorMap z;                    // of gate and up as two batches, where the kernel keeps Z and z_output says tma
   CUtensorMap partial;              // stream-K's partial tiles [slot * CTAs of a cluster][rows][columns], fp32
   float* partial_tiles;             // the same
@@ -306,6 +309,14 @@ __device__ __forceinline__ void store_form(const GemmParams& p, const WorkTile& 
   }
 }
 
+// The epilogue of a tile of a gate's gradient; row: the warp's first in the tile, barrier: of its pairs of boxes.
+template <class Config>
+__device__ __forceinline__ device::GateGradientStore<Config::kBlocks, Config::kTileN> gate_gradient_of(
+    const GemmParams& p, const WorkTile& w, int row, uint32_t smem_buffer, uint64_t* barrier) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  return {&p.c, &p.d, w.m + row, w.n, smem_buffer, address};
+}
+
 // One consumer warpgroup.
 template <class Config>
 __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Config>& shared, const Place<Config>& place,
@@ -349,7 +360,10 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
         continue;
       }
     }
-    if constexpr (kBoxes) {
+    if constexpr (Config::kGateGradient) {
+      gate_gradient_of<Config>(p, w, first_row + 16 * warp, smem_buffer, shared.c_full[warpgroup * 4 + warp])
+          .load_first(lane);
+    } else if constexpr (kBoxes) {
       if (p.c_by_tma) Box::load_first(c_of(w), w.m + first_row + 16 * warp, w.n, smem_buffer, lane, boxes);
     }
     if (Config::kPingpong && !first) named_barrier_sync(kTurn + warpgroup, 2 * 128);
@@ -361,7 +375,11 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
       device::ptx::cluster_arrive();
       arrived = true;
     }
-    if constexpr (!Config::kPlain) {  // never a cut of K
+    if constexpr (Config::kGateGradient) {
+      gate_gradient_of<Config>(p, w, first_row + 16 * warp, smem_buffer, shared.c_full[warpgroup * 4 + warp])
+          .run(p.epilogue, acc, lane, boxes);
+      continue;
+    } else if constexpr (!Config::kPlain) {  // never a cut of K
       if (Config::kStoringWarps == 4 || warp < Config::kStoringWarps) {
         store_form<Config>(p, w, first_row + 16 * warp, acc, smem_buffer, lane, boxes);
       }

@@ -58,7 +58,9 @@ struct Launcher {
     encode(spec, read, params);
     const bool in_cluster = reduces_in_cluster(spec, p, splits, device);
     state->partials = splits > 1 && !in_cluster;
-    const Problem written = state->partials ? partial_problem(p, splits) : p;
+    const Problem written = state->partials         ? partial_problem(p, splits)
+                            : Config::kGateGradient ? gate_gradient_problem(p)
+                                                    : p;
     params.output = in_cluster ? Output::cluster : output_of(written);
     params.d = params.output == Output::tma ? encode_d(spec, written) : CUtensorMap{};
     params.up = static_cast<int>(p.n);
@@ -228,6 +230,14 @@ struct Launcher {
     z.d.pointer_align = 16;
     if (p.gated) z.batch = 2;
     return z;
+  }
+
+  // Z, which is C, and D of a gate's gradient: gate and up as two batches. supports() saw to it that TMA moves both.
+  static Problem gate_gradient_problem(const Problem& p) {
+    Problem halves = p;
+    halves.batch = 2;
+    halves.c.batch_stride = halves.d.batch_stride = p.n;
+    return halves;
   }
 
   // The fp32 partials [split][batch][M][N] as the D of a batched problem.

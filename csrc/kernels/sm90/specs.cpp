@@ -16,6 +16,12 @@ constexpr int kElementBytes = 2;
 constexpr int kTmaBytes = 16;
 constexpr int64_t kMaxStrideBytes = int64_t{1} << 40;
 
+// Gate and up of Z or of its gradient: matrices of n columns, `n` elements apart, as two batches of one tensor.
+bool moves_by_tma(const Matrix& z, int64_t n) {
+  return size_of(z.dtype) == kElementBytes && z.major == Major::n && z.col_stride == 1 && tma_reads(z) &&
+         n * kElementBytes % kTmaBytes == 0;
+}
+
 std::string check_extents(const KernelSpec& s, const Problem& p, int sm_count) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max() - 1024;  // coordinates of a tail tile stay in 32 bits
   if (p.m > kMax || p.n > kMax || p.k > kMax || p.batch > kMax) {
@@ -35,7 +41,11 @@ std::string check_extents(const KernelSpec& s, const Problem& p, int sm_count) {
   if (s.gated && s.major_b == Major::n && p.n * kElementBytes % kTmaBytes != 0) {
     return "reads gate and up at columns that TMA takes in multiples of 8, got N=" + std::to_string(p.n);
   }
-  if (!plain && p.has_c()) return "takes no C: only plain kernels do";
+  if (!plain && !s.gate_gradient && p.has_c()) return "takes no C: only plain kernels do";
+  if (s.gate_gradient && !(moves_by_tma(p.c, p.n) && moves_by_tma(p.d, p.n))) {
+    return "reads Z and writes its gradient by TMA, 16-bit rows and halves that start on 16 bytes, got N=" +
+           std::to_string(p.n) + ", Z's rows " + std::to_string(p.c.row_stride) + " elements apart";
+  }
   const auto [m, n] = s.swap_ab ? std::pair{p.b_columns(), p.m} : std::pair{p.m, p.b_columns()};
   // A cluster's CTAs count too.
   if (device::cta_count(m, n, p.batch, splits * s.cluster.m * s.cluster.n, s.tile.m, s.tile.n) > device::kMaxGridX) {

@@ -92,6 +92,7 @@ constexpr KernelSpec make_spec(const char* name, const Row& r) {
   s.swap_ab = r.operands == OperandOrder::swap_ab;
   s.gated = is_gated(r.form);
   s.aux = is_aux(r.form);
+  s.gate_gradient = r.form == Form::gate_gradient;
   s.split_k = s.stream_k = r.form == Form::plain;  // whose reductions know no other form
   s.supports = supports;
   s.workspace_size = workspace_size;

@@ -10,15 +10,20 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from gemmx._strict import strict_is_on
 from gemmx.nn._replacement import Replacement, options_repr, shell
 from gemmx.nn.linear import Linear
-from gemmx.ops import Activation, Numerics, Precision, gemm_gated
+from gemmx.ops import Activation, Numerics, Precision, gated_mlp, gemm_gated
 
+_TENSORS = (Tensor, Parameter)
 PARTS = ("gate_proj", "up_proj")  # in the order of the fused parameter's rows
 
 
 class GatedMLP(Replacement):
     """down(act(gate(x)) * up(x)): by gemmx.gemm_gated, then gemmx.gemm.
+
+    Where autograd records both they are one node, unless down_proj has hooks or was replaced: its backward computes the
+    gate's on the product through down_proj, in one launch where a kernel of that form serves the call.
 
     The weights of gate and up are one parameter, gate_up_weight (2 * intermediate_size, hidden_size), gate first, and
     so are their biases. state_dict and load_state_dict know them as gate_proj.weight, up_proj.weight (and .bias), as
@@ -108,8 +113,40 @@ class GatedMLP(Replacement):
         return other
 
     def forward(self, x: Tensor) -> Tensor:
-        d: Tensor = self.down_proj(self._gate(x, self.gate_up_weight, self.gate_up_bias))
+        d: Tensor
+        if self._is_one_node(x):
+            down = self.down_proj
+            d = gated_mlp(
+                x if x.dim() > 1 else x.unsqueeze(0),
+                self.gate_up_weight.t(),
+                down.weight.t(),
+                self.gate_up_bias,
+                down.bias,
+                activation=self.activation,
+                precision=self.precision,
+            )
+            return d if x.dim() > 1 else d.squeeze(0)
+        d = self.down_proj(self._gate(x, self.gate_up_weight, self.gate_up_bias))
         return d
+
+    def _is_one_node(self, x: Tensor) -> bool:
+        """Whether autograd may record both products as one node, whose backward has one launch and one pass less.
+
+        It would record a gradient that goes through the gate, and down_proj is what its class says: called alone it
+        would do nothing else.
+        """
+        through_gate = (x, self.gate_up_weight, self.gate_up_bias)
+        if not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in through_gate)):
+            return False
+        down = self.down_proj
+        if type(down) is not Linear or _has_hooks(down) or strict_is_on():
+            return False
+        if down.activation not in (None, "none") or (self.precision, self.numerics) != (down.precision, down.numerics):
+            return False
+        # Rows of dZ under batch_invariant are those of two launches for every M. Other kinds of tensors, DTensor among
+        # them, have rules for the two products.
+        tensors = (*through_gate, down.weight, down.bias)
+        return self.numerics != "batch_invariant" and all(t is None or type(t) in _TENSORS for t in tensors)
 
     def _gate(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         hidden: Tensor = gemm_gated(
@@ -194,6 +231,17 @@ class GatedMLP(Replacement):
             for key in state_dict:
                 if key.startswith(prefix) and key[len(prefix) :].split(".", 1)[0] not in known:
                     unexpected_keys.append(key)
+
+
+def _has_hooks(module: torch.nn.Module) -> bool:
+    """Whether calling the module does more than its forward."""
+    own = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return any(own) or "forward" in module.__dict__ or bool(torch.nn.modules.module._has_any_global_hook())  # type: ignore[no-untyped-call]
 
 
 def _fused(gate: Tensor, up: Tensor) -> Parameter:

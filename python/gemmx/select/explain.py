@@ -94,7 +94,7 @@ class Explanation:
         lines += [f"  plan      {plan}", f"  why       {self.why}"]
         if self.second_step_us:
             lines.append(
-                f"  form      {self.form} in two steps: the product into a float32 workspace, then an elementwise "
+                f"  form      {self.form} in two steps: the product into a workspace, then an elementwise "
                 f"launch ({self.second_step_us:.2f} us)"
             )
         elif self.form != "gemm":
@@ -291,13 +291,15 @@ def check_shape(
     bias: str | None = None,
     gated: bool = False,
     aux: bool = False,
+    gate_gradient: bool = False,
     **options: Any,
 ) -> _C.Checked:
     """The checked call for operands that are described instead of given.
 
     dtype: of A and B; out_dtype: of D; c and bias: their dtypes where present ("bf16", "f16", "f32").
     major_a: "k" (M, K) row-major, "m" stored (K, M); major_b: "k" stored (N, K), "n" (K, N) row-major.
-    gated: gemm_gated, whose b and bias have 2 n columns, gate | up. aux: gemm_aux, which keeps Z.
+    gated: gemm_gated, whose b and bias have 2 n columns, gate | up. aux: gemm_aux, which keeps Z. gate_gradient: the
+    backward of a gate on a product, whose Z is given by ldc and has 2 n columns.
     lda to ldd: leading dimensions in elements, 0 packed. align_bytes: alignment of every matrix.
     options: alpha, beta, activation, activation_args, precision, numerics, schedule, splits, kernel as in gemm.
     """
@@ -321,15 +323,18 @@ def check_shape(
 
     columns = 2 * n if gated else n
     operands: dict[str, Any] = {}
+    if gate_gradient:
+        c = c or dtype
     if c:
-        operands["c"] = matrix("ldc", m, n, True, ldc)
+        operands["c"] = matrix("ldc", m, 2 * n if gate_gradient else n, True, ldc)
     if bias:
         operands["bias"] = _C.TensorDesc(bias, "cuda", 0, [columns], [1], next(addresses) & ~15)
-    if (ldd or align_bytes < 16) and not (gated or aux):  # whose D is always their own
+    if (ldd or align_bytes < 16) and not (gated or aux or gate_gradient):  # whose D is always their own
         options["out"] = matrix("ldd", m, n, True, ldd)
     a = matrix("lda", m, k, major_a == "k", lda)
     b = matrix("ldb", k, columns, major_b == "n", ldb)
-    return _C.check_gemm(a, b, **operands, out_dtype=out_dtype, gated=gated, aux=aux, **options)
+    options |= {"gated": gated, "aux": aux, "gate_gradient": gate_gradient}
+    return _C.check_gemm(a, b, **operands, out_dtype=out_dtype, **options)
 
 
 class _Explain:
@@ -358,12 +363,15 @@ class _Explain:
         kernel: str | None = None,
         gated: bool = False,
         aux: bool = False,
+        gate_gradient: bool = False,
         device: str | _C.Device | None = None,
     ) -> Explanation:
         """Explains `gemmx.gemm` of these tensors, which may be real, meta or fake; nothing is computed.
 
         gated: explains `gemmx.gemm_gated`, which takes no c and no scale_d. aux: `gemmx.gemm_aux`, or with gated what
-        `gemmx.gemm_gated` runs where autograd records it.
+        `gemmx.gemm_gated` runs where autograd records it. gate_gradient: the launch in the backward of
+        `gemmx.nn.GatedMLP` that computes the product a @ b and the gate's backward on it; a is the gradient, b the
+        weight of down_proj as it is stored and c the Z that the forward kept.
 
         device: a profile's name or a Device; by default the tensors' GPU, and the h200 profile where there is
         none. Raises as the op does for a wrong call, RuntimeError when nothing can run it.
@@ -391,6 +399,7 @@ class _Explain:
             kernel=kernel,
             gated=gated,
             aux=aux,
+            gate_gradient=gate_gradient,
         )
         target, only_built = _target(device, a.device)
         return _explain(checked, target, only_built)

@@ -45,12 +45,17 @@ class KernelInfo:
     swap_ab: bool
     gated: bool
     aux: bool
+    gate_gradient: bool
     teaching: bool
     schedules: tuple[str, ...]
     priority: int
     min_capability: int
     max_capability: int
     dtype_a: str
+
+    @property
+    def form(self) -> tuple[bool, bool, bool]:
+        return (self.gated, self.aux, self.gate_gradient)
 
     @property
     def is_library(self) -> bool:
@@ -74,6 +79,7 @@ def kernel_infos() -> tuple[KernelInfo, ...]:
             swap_ab=s.swap_ab,
             gated=s.gated,
             aux=s.aux,
+            gate_gradient=s.gate_gradient,
             teaching=s.teaching,
             schedules=tuple(s.schedules),
             priority=s.priority,
@@ -141,7 +147,7 @@ class Shape:
     align_d: int
     shared_a: bool  # one A serves all batches
     shared_b: bool
-    read_bytes: float  # A, B, C and bias, each once
+    read_bytes: float  # A, B, C and bias, each once; of a gate's gradient C is Z
     write_bytes: float  # D, and Z where it is kept
     precision: str
     has_c: bool
@@ -157,12 +163,15 @@ def shape_of(problem: _C.Problem) -> Shape:
     """The plain numbers of a Problem."""
     a, b, c, d = problem.a, problem.b, problem.c, problem.d
     m, n, k, batch = problem.m, problem.b_columns, problem.k, problem.batch
-    written = problem.n + (n if problem.aux else 0)  # columns of D and Z
+    written = problem.d_columns + (n if problem.aux else 0)  # columns of D and Z
     bytes_a, bytes_b, bytes_d = (ELEMENT_BYTES.get(x.dtype, 1) for x in (a, b, d))
     shared_a, shared_b = batch > 1 and a.batch_stride == 0, batch > 1 and b.batch_stride == 0
     read = float(m * k * bytes_a * (1 if shared_a else batch) + k * n * bytes_b * (1 if shared_b else batch))
+    columns_of_c = 2 * n if problem.gate_gradient else n
     if c.dtype != "none":
-        read += ELEMENT_BYTES.get(c.dtype, 4) * (m if c.row_stride else 1) * (n if c.col_stride else 1) * batch
+        read += (
+            ELEMENT_BYTES.get(c.dtype, 4) * (m if c.row_stride else 1) * (columns_of_c if c.col_stride else 1) * batch
+        )
     if problem.bias_dtype != "none":
         read += n * ELEMENT_BYTES.get(problem.bias_dtype, 4)
     return Shape(
@@ -514,13 +523,17 @@ def library_estimate(shape: Shape, machine: Machine) -> Estimate:
 
 
 def second_step_us(problem: _C.Problem, machine: Machine) -> float:
-    """Time of the elementwise launch that makes D of the float32 Z of plain_problem()."""
+    """Time of the elementwise launch that makes D of what the product of plain_problem() left in the workspace."""
     cal, shape = machine.cal, shape_of(problem)
-    z_bytes = 4.0 * shape.m * shape.n * shape.batch
+    product_bytes = float(shape.m * shape.n * shape.batch)
+    product_bytes *= shape.bytes_d if problem.gate_gradient else 4
     stream = machine.dram_bytes_per_us * cal.dram_efficiency
     l2_rate = cal.l2_bytes_per_clock * machine.sms * machine.clock_mhz
+    streamed = shape.write_bytes * (2 if problem.gate_gradient else 1)  # which reads a Z as large as D
     return (
-        cal.reduce_us + z_bytes / (l2_rate if z_bytes < machine.l2_bytes / 2 else stream) + shape.write_bytes / stream
+        cal.reduce_us
+        + product_bytes / (l2_rate if product_bytes < machine.l2_bytes / 2 else stream)
+        + streamed / stream
     )
 
 

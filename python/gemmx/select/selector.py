@@ -163,6 +163,8 @@ def _refusals(
 
 def form_of(problem: _C.Problem) -> str:
     """The op that computes such problems."""
+    if problem.gate_gradient:
+        return "_gated_dgrad"
     return "gemm" + "_gated" * problem.gated + "_aux" * problem.aux
 
 
@@ -171,14 +173,15 @@ def two_steps_reason(problem: _C.Problem, device: _C.Device, *, only_built: bool
 
     As _C.form_supported, which decides it for a call, and of profiles, too.
     """
-    if not (problem.gated or problem.aux):
+    own = (problem.gated, problem.aux, problem.gate_gradient)
+    if not any(own):
         return ""
     infos, form = {k.name: k for k in kernel_infos()}, form_of(problem)
     named = infos.get(problem.kernel)
     if named is not None:
-        plain = not (named.gated or named.aux)
+        plain = not any(named.form)
         return f"{named.name} was asked for, which does not compute {form}" if plain else ""
-    of_form = [k for k in infos.values() if (k.gated, k.aux) == (problem.gated, problem.aux) and not k.teaching]
+    of_form = [k for k in infos.values() if k.form == own and not k.teaching]
     reasons = _refusals(problem, device, (), only_built)
     if any(not reasons[k.name] for k in of_form):
         return ""

@@ -43,8 +43,8 @@ MAX_M_RATIO = 2.0
 MAX_BYTES = 64 << 20
 _INT64 = range(-(2**63), 2**63)
 
-# n, k, batch, dtypes, majors, epilogue, align, numerics, gated, aux
-Key = tuple[int, int, int, str, str, str, int, str, bool, bool]
+# n, k, batch, dtypes, majors, epilogue, align, numerics, gated, aux, gate_gradient
+Key = tuple[int, int, int, str, str, str, int, str, bool, bool, bool]
 
 _COLUMNS: dict[str, type] = {
     "m": int,
@@ -60,7 +60,7 @@ _COLUMNS: dict[str, type] = {
 }
 DEFAULT_NUMERICS = "deterministic"  # of a row without the column
 # Columns that a row has only where the problem is of that form.
-FORMS = ("gated", "aux")
+FORMS = ("gated", "aux", "gate_gradient")
 NUMERICS = (DEFAULT_NUMERICS, "batch_invariant")
 _PLAN_COLUMNS: dict[str, type] = {"kernel": str, "schedule": str, "splits": int, "raster": str, "swizzle": int}
 _ALGORITHM = {"algo", "algo_version"}
@@ -94,14 +94,15 @@ class Tables:
         """Rows that may serve the problem, the best first: M itself, then nearer before farther, ties lower.
 
         Rows of another epilogue come last: those of the plain product, whose best tile is mostly the best with an
-        epilogue too, and of gated problems those of silu alone. Of one epilogue the rows of the problem's own numerics
-        come first, then those of the default. That their plans may serve is for the caller to ask (_C.check_plan).
+        epilogue too, and of problems with a gate those of silu alone. Of one epilogue the rows of the problem's own
+        numerics come first, then those of the default. That their plans may serve is for the caller to ask
+        (_C.check_plan).
         """
         table = self.gpus.get(device.name, {})
-        n, k, batch, dtypes, majors, own, align, numerics, gated, aux = table_key(problem)
+        n, k, batch, dtypes, majors, own, align, numerics, gated, aux, gradient = table_key(problem)
         keys: list[Key] = [
-            (n, k, batch, dtypes, majors, epilogue, align, of, gated, aux)
-            for epilogue in (own, "silu" if gated else "none")
+            (n, k, batch, dtypes, majors, epilogue, align, of, gated, aux, gradient)
+            for epilogue in (own, "silu" if gated or gradient else "none")
             for of in (numerics, DEFAULT_NUMERICS)
         ]
         m = problem.m
@@ -120,7 +121,7 @@ def epilogue_kind(problem: _C.Problem) -> str:
         name
         for name, present in (
             ("alpha", problem.alpha != "one"),
-            ("c", problem.c.dtype != "none"),
+            ("c", problem.c.dtype != "none" and not problem.gate_gradient),
             ("bias", problem.bias_dtype != "none"),
             (problem.activation, problem.activation != "none"),
         )
@@ -137,8 +138,9 @@ def table_key(problem: _C.Problem) -> Key:
         dtypes += f",{problem.precision}"
     majors = "".join("x" if x.major == "none" else x.major for x in (a, b, d))
     align = min(a.vector_bytes, b.vector_bytes, d.vector_bytes)
-    of_call = (epilogue_kind(problem), align, problem.numerics, problem.gated, problem.aux)
-    return (problem.n, problem.k, problem.batch, dtypes, majors, *of_call)
+    of_call = (epilogue_kind(problem), align, problem.numerics)
+    form = (problem.gated, problem.aux, problem.gate_gradient)
+    return (problem.n, problem.k, problem.batch, dtypes, majors, *of_call, *form)
 
 
 def row_dict(problem: _C.Problem, plan: _C.Plan, us: float) -> dict[str, Any]:
@@ -216,7 +218,7 @@ def parse_table(text: str, source: str) -> tuple[str, list[tuple[Key, TableRow]]
             raise ValueError(f"{where} has numerics = {numerics!r:.60}, it is one of {', '.join(NUMERICS)}.")
         form = [row.get(name, False) for name in FORMS]
         if not all(isinstance(x, bool) for x in form):
-            raise ValueError(f"{where} has {' and '.join(FORMS)} that are not true or false.")
+            raise ValueError(f"{where} has {', '.join(FORMS)} that are not true or false.")
         if row["plan"]["kernel"] not in known:
             stale.add(row["plan"]["kernel"])
             continue
