@@ -167,25 +167,28 @@ struct BoxStore {
     const bool f32 = at.e.d_dtype == DType::f32;
     const int steps = f32 ? 1 : Boxes<2>::kColumns / kStep;  // of a box
     const int count = (f32 ? Boxes<4>::kCount : Boxes<2>::kCount) * steps;
-    // Of all columns at once: a load a step would wait for memory in every step.
-    constexpr int kBiasLoads = static_cast<int>(ceil_div(kN, 32));
-    float bias[kBiasLoads];
-    if (at.e.bias != nullptr) load_bias(at.e, at.n, at.lane, bias);
+    const auto column_of = [&](int step) {
+      const int box = f32 ? step : step / (Boxes<2>::kColumns / kStep);
+      return (f32 ? Boxes<4>::first(box) : Boxes<2>::first(box)) + (step - box * steps) * kStep;
+    };
+    // A step ahead of its use: one that is loaded in its own step waits for memory in every step.
+    float bias[1];
+    if (at.e.bias != nullptr) load_bias(at.e, at.n + column_of(0), at.lane, bias);
     uint32_t buffer = 0;
 #pragma unroll 1
     for (int step = 0; step < count; ++step) {
       const int box = f32 ? step : step / (Boxes<2>::kColumns / kStep);
       const int in_box = (step - box * steps) * kStep;
-      const int column = (f32 ? Boxes<4>::first(box) : Boxes<2>::first(box)) + in_box;
+      const int column = column_of(step);
       const int n = at.n + column;
+      float next_bias[1] = {};
+      if (at.e.bias != nullptr && step + 1 < count) load_bias(at.e, at.n + column_of(step + 1), at.lane, next_bias);
       float x[kValues];
-      float bias_of_columns[kStep / 4];
 #pragma unroll
       for (int i = 0; i + kStep <= kN; i += 8) {
         if (begins_step(i) && column == i) {
 #pragma unroll
           for (int j = 0; j < kValues; ++j) x[j] = __fmul_rn(at.e.alpha, acc[i / 2 + j]);
-          if (at.e.bias != nullptr) spread_bias(bias, i, at.lane, bias_of_columns);
         }
       }
       if (at.c.loads) {
@@ -198,7 +201,12 @@ struct BoxStore {
       } else if (at.e.c != nullptr) {
         add_c<kValues>(at.e, at.batch, at.m, n, at.lane, x);
       }
-      if (at.e.bias != nullptr) add_bias(bias_of_columns, x);
+      if (at.e.bias != nullptr) {
+        float of_columns[kStep / 4];
+        spread_bias(bias, 0, at.lane, of_columns);
+        add_bias(of_columns, x);
+        bias[0] = next_bias[0];
+      }
       activate_all(x, at.e);
       if (in_box == 0 && !at.c.loads) buffer = wait_for_buffer(at, box, boxes);
 #pragma unroll
