@@ -135,9 +135,8 @@ struct BoxStore {
 #pragma unroll
         for (int i = 0; i < 8; ++i) x[i] = __fmul_rn(at.e.alpha, acc[column / 2 + i]);
         if (at.e.bias != nullptr) {
-          float of_columns[4];
-          spread_bias(bias, column, at.lane, of_columns);
-          add_bias(of_columns, x);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) add_bias(bias[(column + 8 * i) / 32], (column + 8 * i) % 32, at.lane, x + 4 * i);
         }
         write<kElementBytes>(at.e.d_dtype, x, buffer, j, at.lane);
       }
@@ -167,22 +166,15 @@ struct BoxStore {
     const bool f32 = at.e.d_dtype == DType::f32;
     const int steps = f32 ? 1 : Boxes<2>::kColumns / kStep;  // of a box
     const int count = (f32 ? Boxes<4>::kCount : Boxes<2>::kCount) * steps;
-    const auto column_of = [&](int step) {
-      const int box = f32 ? step : step / (Boxes<2>::kColumns / kStep);
-      return (f32 ? Boxes<4>::first(box) : Boxes<2>::first(box)) + (step - box * steps) * kStep;
-    };
-    // A step ahead of its use: one that is loaded in its own step waits for memory in every step.
-    float bias[1];
-    if (at.e.bias != nullptr) load_bias(at.e, at.n + column_of(0), at.lane, bias);
     uint32_t buffer = 0;
 #pragma unroll 1
     for (int step = 0; step < count; ++step) {
       const int box = f32 ? step : step / (Boxes<2>::kColumns / kStep);
       const int in_box = (step - box * steps) * kStep;
-      const int column = column_of(step);
+      const int column = (f32 ? Boxes<4>::first(box) : Boxes<2>::first(box)) + in_box;
       const int n = at.n + column;
-      float next_bias[1] = {};
-      if (at.e.bias != nullptr && step + 1 < count) load_bias(at.e, at.n + column_of(step + 1), at.lane, next_bias);
+      float bias[1];
+      if (at.e.bias != nullptr) load_bias(at.e, n, at.lane, bias);
       float x[kValues];
 #pragma unroll
       for (int i = 0; i + kStep <= kN; i += 8) {
@@ -202,10 +194,8 @@ struct BoxStore {
         add_c<kValues>(at.e, at.batch, at.m, n, at.lane, x);
       }
       if (at.e.bias != nullptr) {
-        float of_columns[kStep / 4];
-        spread_bias(bias, 0, at.lane, of_columns);
-        add_bias(of_columns, x);
-        bias[0] = next_bias[0];
+#pragma unroll
+        for (int j = 0; j < kStep / 8; ++j) add_bias(bias[0], 8 * j, at.lane, x + 4 * j);
       }
       activate_all(x, at.e);
       if (in_box == 0 && !at.c.loads) buffer = wait_for_buffer(at, box, boxes);
@@ -288,7 +278,7 @@ struct BoxStore {
     }
   }
 
-  // bias[i]: column n + 32 i + lane. One load a lane, and shuffles from there.
+  // bias[i]: column n + 32 i + lane.
   template <int kLoads>
   __device__ static __forceinline__ void load_bias(const EpilogueParams& e, int n, int lane, float (&bias)[kLoads]) {
 #pragma unroll
@@ -298,27 +288,13 @@ struct BoxStore {
     }
   }
 
-  // of_columns[2 j + i]: of column first + 8 j + 2 (lane % 4) + i of the tile, from load_bias()'s.
-  template <int kLoads, int kCount>
-  __device__ static __forceinline__ void spread_bias(const float (&bias)[kLoads], int first, int lane,
-                                                     float (&of_columns)[kCount]) {
+  // To the lane's two columns of 8, which lanes `first` to first + 7 loaded; x: both columns in two rows.
+  __device__ static __forceinline__ void add_bias(float bias, int first, int lane, float* x) {
 #pragma unroll
-    for (int j = 0; j < kCount / 2; ++j) {
-      const int column = first + 8 * j;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        of_columns[2 * j + i] = __shfl_sync(~0u, bias[column / 32], column % 32 + lane % 4 * 2 + i);
-      }
-    }
-  }
-
-  // x as for add_c().
-  template <int kCount>
-  __device__ static __forceinline__ void add_bias(const float (&of_columns)[kCount], float (&x)[2 * kCount]) {
-#pragma unroll
-    for (int j = 0; j < kCount / 2; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[4 * j + i] = __fadd_rn(x[4 * j + i], of_columns[2 * j + i % 2]);
+    for (int i = 0; i < 2; ++i) {
+      const float value = __shfl_sync(~0u, bias, first + lane % 4 * 2 + i);
+      x[i] = __fadd_rn(x[i], value);
+      x[i + 2] = __fadd_rn(x[i + 2], value);
     }
   }
 
