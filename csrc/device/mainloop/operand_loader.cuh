@@ -45,8 +45,8 @@ class OperandLoader {
     vector_ = vector;
     inside_ = static_cast<const char*>(p.data) + batch * p.batch_stride * kElementBytes;
     const int64_t outer = (kTile.k_major ? mn : k) + row_;
-    int64_t inner = (kTile.k_major ? k : mn) + in_half(byte_) / kElementBytes;
-    if (kHalves && !kTile.k_major && in_half(byte_) != byte_) inner += p.extent_mn;
+    int64_t inner = (kTile.k_major ? k : mn) + byte_ / kElementBytes;
+    if (kColumnHalves && byte_ >= kHalfBytes) inner += p.extent_mn - kExtent;
     source_ = inside_ + (outer * p.outer_stride + inner * p.inner_stride) * kElementBytes;
     pass_bytes_ = map.rows_per_pass() * p.outer_stride * kElementBytes;
     second_half_bytes_ = (p.extent_mn - kExtent) * p.outer_stride * kElementBytes;
@@ -83,25 +83,25 @@ class OperandLoader {
  private:
   static constexpr int kElementPasses = kAligned ? 1 : CopyMap{Tile::tile(), kThreads, kElementBytes}.passes();
 
-  static constexpr bool kRowHalves = kHalves && Tile::tile().k_major;  // the other halves are of columns
+  static constexpr bool kRowHalves = kHalves && Tile::tile().k_major;
+  static constexpr bool kColumnHalves = kHalves && !Tile::tile().k_major;
   static constexpr int kExtent = Tile::tile().extent_mn / (kHalves ? 2 : 1);
+  static constexpr int kHalfBytes = kExtent * kElementBytes;  // of a row of two halves
+  // "kColumnHalves ? byte_ % kHalfBytes : byte_" below is no function: with one, nvcc 13.0 orders the mainloops of
+  // plain kernels otherwise.
 
-  // Where byte `byte` of a row lies in its half of the row.
-  __device__ static __forceinline__ int in_half(int byte) {
-    return kHalves && !Tile::tile().k_major ? byte % (kExtent * kElementBytes) : byte;
-  }
-
-  // A thread's row in pass `pass` of kPasses, in its half of the rows.
+  // Which pass of its half of the rows `pass` of kPasses is.
   template <int kPasses>
-  __device__ __forceinline__ int row_of(int pass, int rows_per_pass) const {
+  static constexpr int in_half_of_rows(int pass) {
     static_assert(!kRowHalves || kPasses % 2 == 0, "a pass must not cross from one half to the other");
-    return row_ + (kRowHalves ? pass % (kPasses / 2) : pass) * rows_per_pass;
+    return kRowHalves ? pass % (kPasses / 2) : pass;
   }
 
-  // The source of the pass behind `pass`.
+  // Bytes from the source of the pass before `pass` to its own.
   template <int kPasses>
-  __device__ __forceinline__ const char* next(const char* source, int pass) const {
-    return source + pass_bytes_ + (kRowHalves && pass + 1 == kPasses / 2 ? second_half_bytes_ : 0);
+  __device__ __forceinline__ int64_t step(int pass) const {
+    if constexpr (kRowHalves) return pass == kPasses / 2 ? pass_bytes_ + second_half_bytes_ : pass_bytes_;
+    return pass_bytes_;
   }
 
   template <int kVector>
@@ -120,11 +120,12 @@ class OperandLoader {
     constexpr CopyMap kMap{kTile, kThreads, kVector};
     static_assert(kMap.even(), "the threads must cover the tile in whole passes");
     const int rows = kTile.k_major ? mn_left_ : valid_k;
-    const int bytes = valid_bytes(in_half(byte_), (kTile.k_major ? valid_k : mn_left_) * kElementBytes, kVector);
+    const int bytes = valid_bytes(kColumnHalves ? byte_ % kHalfBytes : byte_,
+                                  (kTile.k_major ? valid_k : mn_left_) * kElementBytes, kVector);
     const char* source = source_;
 #pragma unroll
-    for (int pass = 0; pass < kMap.passes(); source = next<kMap.passes()>(source, pass), ++pass) {
-      const int present = row_of<kMap.passes()>(pass, kMap.rows_per_pass()) < rows ? bytes : 0;
+    for (int pass = 0; pass < kMap.passes(); ++pass, source += step<kMap.passes()>(pass)) {
+      const int present = row_ + in_half_of_rows<kMap.passes()>(pass) * kMap.rows_per_pass() < rows ? bytes : 0;
       ptx::cp_async<kVector>(smem_tile + piece_offset<kVector>(pass), present > 0 ? source : inside_, present);
     }
   }
@@ -134,13 +135,14 @@ class OperandLoader {
     constexpr CopyMap kMap{kTile, kThreads, kElementBytes};
     static_assert(kMap.even(), "the threads must cover the tile in whole passes");
     const int rows = kTile.k_major ? mn_left_ : valid_k;
-    const bool in_row = in_half(byte_) < (kTile.k_major ? valid_k : mn_left_) * kElementBytes;
+    const bool in_row =
+        (kColumnHalves ? byte_ % kHalfBytes : byte_) < (kTile.k_major ? valid_k : mn_left_) * kElementBytes;
     const char* source = source_;
 #pragma unroll
-    for (int pass = 0; pass < kMap.passes(); source = next<kMap.passes()>(source, pass), ++pass) {
+    for (int pass = 0; pass < kMap.passes(); ++pass, source += step<kMap.passes()>(pass)) {
       // One addition per pass; otherwise all multiples of pass_bytes_ are kept in registers over the mainloop.
       asm("" : "+l"(source));
-      const bool present = in_row && row_of<kMap.passes()>(pass, kMap.rows_per_pass()) < rows;
+      const bool present = in_row && row_ + in_half_of_rows<kMap.passes()>(pass) * kMap.rows_per_pass() < rows;
       element_[pass] = present ? __ldg(reinterpret_cast<const unsigned short*>(source)) : uint16_t{0};
     }
   }
