@@ -148,8 +148,6 @@ def refusal_of_numerics(case: Case, dtype: str) -> str:
         prescribed = _C.splits_for(case.n, case.k, 2)
         if case.splits not in (0, prescribed):
             return f"splits: is {case.splits} but numerics 'batch_invariant'"
-        if case.schedule == "data_parallel" and prescribed > 1:
-            return "schedule: is 'data_parallel' but numerics 'batch_invariant'"
     return ""
 
 

@@ -19,8 +19,9 @@ from fuzz_cases import RandomDraw, draw_case, refusal_of_numerics
 from gemmx import _C
 from gemmx.select import tables
 from gemmx.select.explain import check_shape, explain
+from gemmx.select.model import kernel_infos, machine_of, predict, shape_of
 from gemmx.select.profiles import PROFILES, profile
-from gemmx.select.selector import WORKSPACE_LIMIT, choose, decide
+from gemmx.select.selector import WORKSPACE_LIMIT, choose, decide, every_plan
 from problems import ACTIVATIONS, bits
 from test_select_tables import table_text
 
@@ -32,6 +33,10 @@ OWN_FAMILIES = {"simt", "sm80", "sm90"}
 
 def problem(m: int, n: int, k: int, dtype: str = "bf16", **options: Any) -> _C.Problem:
     return check_shape(m, n, k, dtype, **INVARIANT | options).problem
+
+
+# Whose K is cut, in two.
+CUT = (4096, 14336)
 
 
 def faults(plan: _C.Plan, p: _C.Problem, device: _C.Device) -> list[str]:
@@ -96,6 +101,49 @@ def test_no_plan_passes_that_cuts_k_otherwise() -> None:
     assert _C.check_plan(_C.Plan(kernel, "split_k", splits), p, device) == ""
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_the_prescribed_cuts_are_split_k_s_or_a_cta_s_own(dtype: str) -> None:
+    for device in (profile("h200"), profile("a100")):
+        p = problem(64, *CUT, dtype)
+        members = [spec for spec in SPECS.values() if not _C.supports(spec.name, p, device)]
+        assert members and _C.splits_for(p.n, p.k, 2) == 2
+        for spec in members:
+            assert spec.adds_cuts_itself == (spec.family == "sm90")
+            assert _C.check_plan(_C.Plan(spec.name, "split_k", 2), p, device) == ""
+            reason = _C.check_plan(_C.Plan(spec.name, "data_parallel", 2), p, device)
+            assert reason == ("" if spec.adds_cuts_itself else "has 2 splits without schedule split_k")
+            for schedule, splits in (("data_parallel", 1), ("data_parallel", 3), ("split_k", 1), ("split_k", 3)):
+                assert _C.check_plan(_C.Plan(spec.name, schedule, splits), p, device) != "", (spec.name, schedule)
+            default = check_shape(64, *CUT, dtype).problem
+            reason = _C.check_plan(_C.Plan(spec.name, "data_parallel", 2), default, device)
+            assert reason == "has 2 splits without schedule split_k"
+
+
+def test_a_cta_s_own_sums_take_no_partials() -> None:
+    """What it keeps does not grow with M; with swapped operands it is in registers."""
+    device = profile("h200")
+    for spec in (spec for spec in SPECS.values() if spec.adds_cuts_itself and not spec.teaching):
+        form = {"gated": spec.gated, "aux": spec.aux}
+        majors = {"major_a": spec.major_a, "major_b": spec.major_b}
+        sizes = set()
+        for m in (256, 8192, 1 << 20):
+            p = problem(m, 512, 14336, spec.dtype_a, **majors, **form)
+            plan = _C.Plan(spec.name, "data_parallel", _C.splits_for(p.b_columns, p.k, 2))
+            assert plan.splits > 1 and _C.check_plan(plan, p, device) == "", spec.name
+            sizes.add(_C.workspace_size(spec.name, p, plan, device))
+        tile = 0 if spec.swap_ab else 4 * spec.tile[0] * spec.tile[1]
+        assert sizes == {2 * device.sm_count * tile}, spec.name
+
+
+def test_data_parallel_can_be_asked_for_where_a_cta_adds_cuts_up() -> None:
+    p = problem(64, *CUT, schedule="data_parallel")
+    plan = choose(p, profile("h200"), only_built=False)
+    assert (plan.schedule, plan.splits) == ("data_parallel", 2) and faults(plan, p, profile("h200")) == []
+    assert str(plan).find(", data_parallel 2, ") > 0
+    with pytest.raises(RuntimeError, match="can't add up cuts of K under data_parallel, and batch_invariant cuts this"):
+        choose(p, profile("a100"), only_built=False)
+
+
 # ---- selection -------------------------------------------------------------------------------------------------------
 
 extents = st.one_of(st.integers(1, 300), st.sampled_from((512, 1000, 2048, 4096, 6144, 14336, 28672)))
@@ -128,11 +176,14 @@ def test_every_plan_that_the_selector_considers_keeps_the_promise(
     call: tuple[tuple[int, int, int, str], dict[str, Any]],
 ) -> None:
     shape, options = call
-    if _C.splits_for(shape[1], shape[2], 2) > 1 and options["schedule"] == "data_parallel":
-        options["schedule"] = None  # refused
     p = problem(*shape, **options)
+    cut = p.k > 0 and _C.splits_for(p.n, p.k, 2) > 1
     for model in MODELS:
         device = profile(model)
+        if cut and p.schedule == "data_parallel" and _C.batch_invariant_class(device.capability) != "wgmma":
+            with pytest.raises(RuntimeError, match="^no kernel can run .*, data_parallel on "):
+                decide(p, device, only_built=False)
+            continue
         decision = decide(p, device, only_built=False)
         for plan in (decision.chosen.plan, *(c.plan for c in decision.candidates)):
             assert faults(plan, p, device) == [], f"{plan} for {p} on {model}"
@@ -158,7 +209,7 @@ def test_random_problems_of_the_fuzzer_are_served_or_refused_in_words() -> None:
 
 def test_with_k_of_zero_an_own_kernel_serves_the_epilogue() -> None:
     """The wgmma family can't; nothing is summed, so that any own kernel's bits are the epilogue's."""
-    for options in ({"k": 0}, {"k": 64, "alpha": 0.0}):
+    for options in ({"k": 0}, {"k": 64, "alpha": 0.0}, {"k": 14336, "alpha": 0.0}):
         k = options.pop("k")
         decision = decide(problem(16, 64, int(k), bias="bf16", **options), profile("h200"), only_built=False)
         assert {c.kernel.family for c in decision.candidates} == {"simt", "sm80"}
@@ -184,8 +235,8 @@ def load(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def test_a_default_row_serves_where_its_plan_keeps_the_promise(tmp_path: Path, user_tables: None) -> None:
-    device, p = profile("h200"), problem(16, 4096, 14336)
-    default = check_shape(16, 4096, 14336).problem
+    device, p = profile("h200"), problem(16, 6144, 14336)
+    default = check_shape(16, 6144, 14336).problem
     ranked = [c.plan for c in decide(p, device, only_built=False).candidates]
     library = next(
         c.plan for c in decide(default, device, only_built=False).candidates if c.kernel.family == "cublaslt"
@@ -193,7 +244,7 @@ def test_a_default_row_serves_where_its_plan_keeps_the_promise(tmp_path: Path, u
     outside = [
         library,
         _C.Plan("sm80_gemm_bf16_bf16_f32_any_kk_16x64x128_w16x16_s4"),
-        _C.Plan(ranked[0].kernel, "split_k", _C.splits_for(4096, 14336, 2) + 1),
+        _C.Plan(ranked[0].kernel, "split_k", _C.splits_for(6144, 14336, 2) + 1),
         _C.Plan(ranked[0].kernel, "stream_k"),
     ]
     rows = [tables.row_dict(default, plan, 9.0) for plan in outside]
@@ -205,16 +256,56 @@ def test_a_default_row_serves_where_its_plan_keeps_the_promise(tmp_path: Path, u
     assert choose(default, device, only_built=False) == library
 
 
+def test_a_default_row_of_whole_tiles_serves_with_the_prescribed_cuts(tmp_path: Path, user_tables: None) -> None:
+    device, p, default = profile("h200"), problem(16, *CUT), check_shape(16, *CUT).problem
+    whole = _C.Plan("sm90_gemm_bf16_bf16_f32_any_kk_64x64x64_1x1_pp_s12", "data_parallel", 1, "along_n", 2)
+    split = _C.Plan("sm90_gemm_bf16_bf16_f32_any_kk_64x128x64_1x1_pp_s8", "split_k", 2)
+    other = _C.Plan(split.kernel, "split_k", 3)
+    rows = [tables.row_dict(default, plan, 9.0) for plan in (other, whole, split)]
+    load(tmp_path / "t.json", rows)
+    decision = decide(p, device, only_built=False)
+    assert decision.chosen.plan == _C.Plan(whole.kernel, "data_parallel", 2, "along_n", 2)
+    assert "numerics deterministic and K uncut measured at 9.0 us" in decision.reason
+    told = explain.shape(16, *CUT, device="h200", **INVARIANT)
+    assert told.measured_us is None and told.numerics is not None and not told.numerics.measured
+    load(tmp_path / "t.json", rows[::2])
+    assert choose(p, device, only_built=False) == split
+    assert explain.shape(16, *CUT, device="h200", **INVARIANT).measured_us == 9.0
+    with pytest.raises(ValueError, match=r"more than one split needs split_k\.$"):
+        load(tmp_path / "t.json", [tables.row_dict(default, decision.chosen.plan, 9.0)])
+    load(tmp_path / "t.json", [tables.row_dict(p, decision.chosen.plan, 9.0)])
+    assert choose(p, device, only_built=False) == decision.chosen.plan
+
+
+def test_the_selector_weighs_both_ways_of_cutting() -> None:
+    device = profile("h200")
+    plans = {(c.plan.schedule, c.plan.splits) for c in every_plan(problem(128, *CUT), device)}
+    assert plans <= {("split_k", 2), ("data_parallel", 2)}
+    infos = {kernel.name: kernel for kernel in kernel_infos()}
+    kernel, shape = infos["sm90_gemm_bf16_bf16_f32_any_kk_128x256x64_2x1_coop_s4"], shape_of(problem(8192, *CUT))
+    machine = machine_of(device)
+    us = {
+        (schedule, splits): predict(kernel, shape, machine, _C.Plan(kernel.name, schedule, splits)).us
+        for schedule, splits in (("data_parallel", 1), ("data_parallel", 2), ("split_k", 2))
+    }
+    assert us["data_parallel", 1] < us["data_parallel", 2] < us["split_k", 2]
+    assert us["data_parallel", 2] < 1.04 * us["data_parallel", 1]
+    few = shape_of(problem(128, *CUT))  # one tile each for 32 SMs, or half a tile for 64
+    assert predict(kernel, few, machine, _C.Plan(kernel.name, "split_k", 2)).us < predict(
+        kernel, few, machine, _C.Plan(kernel.name, "data_parallel", 2)
+    ).us
+
+
 def test_rows_of_batch_invariant_go_first_and_serve_nothing_else(tmp_path: Path, user_tables: None) -> None:
-    device, p = profile("h200"), problem(16, 4096, 14336)
-    default = check_shape(16, 4096, 14336).problem
+    device, p = profile("h200"), problem(16, 6144, 14336)
+    default = check_shape(16, 6144, 14336).problem
     first, *_, last = [c.plan for c in decide(p, device, only_built=False).candidates]
     row = tables.row_dict(p, last, 9.0)
     assert row["numerics"] == "batch_invariant" and "numerics" not in tables.row_dict(default, last, 9.0)
     load(tmp_path / "t.json", [row, tables.row_dict(default, first, 8.0)])
     assert choose(p, device, only_built=False) == last
     assert choose(default, device, only_built=False) == first
-    decision = decide(problem(20, 4096, 14336, bias="bf16"), device, only_built=False)
+    decision = decide(problem(20, 6144, 14336, bias="bf16"), device, only_built=False)
     assert decision.chosen.plan == last and "epilogue none" in decision.reason
     load(tmp_path / "t.json", [row])
     tables.reset_tables()

@@ -43,6 +43,27 @@ def test_the_splits_of_batch_invariant_can_be_cut(n: int, k: int, element_bytes:
     assert 1 <= _C.splits_for(n=n, k=k, element_bytes=element_bytes) <= _C.max_splits(k, element_bytes)
 
 
+@pytest.mark.parametrize(
+    ("n", "k", "splits"),
+    [
+        (4096, 14336, 2), (3584, 18944, 2), (4096, 11008, 2), (4224, 8193, 2),  # layers whose N does not fill a GPU
+        (4225, 14336, 1), (6144, 14336, 1), (28672, 16384, 1),  # N fills it
+        (4096, 8192, 1), (1024, 4096, 1), (1, 8192, 1), (8, 0, 1), (0, 0, 1),  # K is short
+        (2816, 20000, 3), (1024, 32768, 4), (256, 65536, 4), (1, 2**31, 4),
+    ],
+)  # fmt: skip
+def test_the_splits_of_batch_invariant_by_n_and_k(n: int, k: int, splits: int) -> None:
+    assert _C.splits_for(n, k, 2) == splits
+    assert _C.splits_for(n, 2 * k, 1) == splits
+
+
+@given(st.integers(1, 1 << 16), st.integers(1, 1 << 20))
+def test_the_splits_of_batch_invariant_grow_with_k_and_fall_with_n(n: int, k: int) -> None:
+    splits = _C.splits_for(n, k, 2)
+    assert splits <= _C.splits_for(n, k + 1, 2) <= 4
+    assert _C.splits_for(n + 1, k, 2) <= splits
+
+
 def test_the_splits_of_batch_invariant_cannot_be_told_m() -> None:
     with pytest.raises(TypeError, match="incompatible function arguments"):
         _C.splits_for(m=16, n=4096, k=4096, element_bytes=2)  # type: ignore[call-arg]

@@ -1,6 +1,7 @@
 #include "core/registry.h"
 
 #include "bindings/bindings.h"
+#include "core/numerics.h"
 #include "core/plan_cache.h"
 
 namespace gemmx::bindings {
@@ -82,6 +83,8 @@ void bind_spec(py::module_& m) {
       .def_readonly("gate_gradient", &KernelSpec::gate_gradient)
       .def_property_readonly("has_form", &KernelSpec::has_form)
       .def_property_readonly("schedules", &schedules)
+      .def_property_readonly("adds_cuts_itself", &adds_cuts_itself,
+                             "Whether data_parallel may have splits under batch_invariant: a CTA adds them up itself.")
       .def("__repr__", [](const KernelSpec& s) { return "KernelSpec(" + std::string(s.name) + ")"; });
 }
 

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "core/numerics.h"
 #include "core/overlap.h"
 #include "core/registry.h"
 #include "core/splits.h"
@@ -294,10 +295,6 @@ void check_cuts_of_batch_invariant(const Problem& p) {
   if (p.splits > 0 && p.splits != splits) {
     wrong("splits: is ", p.splits, " but numerics 'batch_invariant' cuts this K into ", splits,
           " for every M; leave splits 0");
-  }
-  if (p.schedule == Schedule::data_parallel && splits != 1) {
-    wrong("schedule: is 'data_parallel' but numerics 'batch_invariant' cuts this K into ", splits,
-          " for every M; leave schedule None");
   }
 }
 

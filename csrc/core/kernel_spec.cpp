@@ -51,7 +51,9 @@ std::string check_form(const KernelSpec& s, const Problem& p) {
 std::string check_schedule(const KernelSpec& s, const Problem& p) {
   if (p.schedule == Schedule::data_parallel && !s.data_parallel) return "has no data_parallel schedule";
   if (p.schedule == Schedule::stream_k && !s.stream_k) return "has no stream_k schedule";
-  if ((p.schedule == Schedule::split_k || p.splits > 1) && !s.split_k) return "has no split_k schedule";
+  const bool in_one_cta = p.schedule == Schedule::data_parallel && p.numerics == Numerics::batch_invariant;
+  const bool cuts = p.schedule == Schedule::split_k || (p.splits > 1 && !(in_one_cta && adds_cuts_itself(s)));
+  if (cuts && !s.split_k) return "has no split_k schedule";
   return {};
 }
 

@@ -1,8 +1,25 @@
 #include "core/numerics.h"
 
+#include <algorithm>
+
 #include "core/splits.h"
 
 namespace gemmx {
+
+// With few rows, N alone does not fill the GPU: an H200 has 132 SMs for tiles of 64 columns. Cuts do, and pay where a
+// tile's K is long beside the 1 us that adding them up takes. A large M pays nearly nothing for them, since a CTA adds
+// them up itself; but a kernel that can't, or whose M is in between, pays for each, so that there are four at most.
+int64_t splits_for(int64_t n, int64_t k, int element_bytes) {
+  constexpr int64_t kColumnsOfWave = 132 * 64;
+  constexpr int64_t kLongBytes = 16384;  // of K that stay one cut: 8,192 16-bit elements
+  constexpr int64_t kMost = 4;
+  const int64_t to_fill = kColumnsOfWave / std::max<int64_t>(n, 1);
+  const int64_t by_length = ceil_div(std::min(k, kMost * kLongBytes) * element_bytes, kLongBytes);
+  return std::clamp<int64_t>(std::min(to_fill, by_length), 1, kMost);
+}
+
+// The wgmma family, whose consumers do (kernels/sm90/gemm.cuh).
+bool adds_cuts_itself(const KernelSpec& s) { return s.numerics == NumericsClass::wgmma; }
 
 std::string check_batch_invariant(const KernelSpec& s, const Problem& p, const Device& device) {
   if (p.numerics != Numerics::batch_invariant) return {};
@@ -21,12 +38,15 @@ std::string check_batch_invariant(const KernelSpec& s, const Problem& p, const D
   if (p.schedule == Schedule::stream_k) {
     return "cuts K under stream_k where the number of tiles says, which depends on M: not with batch_invariant";
   }
-  // An open request leaves the splits to the selector, whose plan comes here once more (check_plan).
   const int64_t splits = splits_for(p.b_columns(), p.k, size_of(p.a.dtype));
-  const bool open = p.splits == 0 && p.schedule != Schedule::data_parallel;
-  if (!open && (p.splits > 0 ? p.splits : 1) != splits) {
+  if (splits > 1 && p.schedule == Schedule::data_parallel && !adds_cuts_itself(s)) {
+    return "can't add up cuts of K under data_parallel, and batch_invariant cuts this K into " +
+           std::to_string(splits) + " whatever M is";
+  }
+  // An open request leaves the splits to the selector, whose plan comes here once more (check_plan).
+  if (p.splits > 0 && p.splits != splits) {
     return "cuts K into " + std::to_string(splits) + " with batch_invariant, whatever M is, and not into " +
-           std::to_string(p.splits > 0 ? p.splits : 1);
+           std::to_string(p.splits);
   }
   return {};
 }

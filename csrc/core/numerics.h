@@ -14,6 +14,15 @@ constexpr NumericsClass batch_invariant_class(int capability) {
   return capability == 90 ? NumericsClass::wgmma : NumericsClass::mma_sync;
 }
 
+// The cuts of K of batch_invariant, whatever M, kernel and schedule are: their only source (docs/numerics.md). Cuts
+// change the order in which a row is summed, so that nothing else may choose them; M is no argument on purpose. At
+// least 1, at most max_splits(). n: columns of B.
+GEMMX_API int64_t splits_for(int64_t n, int64_t k, int element_bytes);
+
+// Whether a CTA of the kernel can compute all cuts of its tile, one after the other, and add them up as split_k does:
+// data_parallel with splits, under batch_invariant. A large M then pays for no partials.
+GEMMX_API bool adds_cuts_itself(const KernelSpec&);
+
 // Empty unless the problem asks for batch_invariant and the kernel, or the schedule and splits asked for, would break
 // it: then the reason, to follow the kernel's name. Part of supports_common().
 std::string check_batch_invariant(const KernelSpec&, const Problem&, const Device&);

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "core/numerics.h"
 #include "core/registry.h"
 #include "core/splits.h"
 #include "device/scheduler/tile_order.cuh"
@@ -78,7 +79,9 @@ std::string check_fields(const Plan& plan, const Problem& problem) {
   if (plan.kernel < 0 || plan.kernel >= static_cast<int>(kernel_specs().size())) return "names no kernel";
   if (plan.schedule == Schedule::automatic) return "has schedule auto, which is a request and not a schedule";
   if (plan.splits < 1) return "has " + std::to_string(plan.splits) + " splits, the least is 1";
-  if (plan.splits > 1 && plan.schedule != Schedule::split_k) {
+  const bool in_one_cta = plan.schedule == Schedule::data_parallel && problem.numerics == Numerics::batch_invariant &&
+                          adds_cuts_itself(kernel_specs()[plan.kernel]);
+  if (plan.splits > 1 && plan.schedule != Schedule::split_k && !in_one_cta) {
     return "has " + std::to_string(plan.splits) + " splits without schedule split_k";
   }
   // Only the kernels of the ladder walk their tiles along Hilbert's curve.
@@ -219,7 +222,10 @@ Plan select_by_priority(const Problem& problem, const Device& device) {
   Plan plan;
   plan.kernel = best;
   const int32_t splits = default_splits(problem);
-  if (problem.schedule == Schedule::split_k || splits > 1) {
+  const bool in_one_cta = problem.numerics == Numerics::batch_invariant && adds_cuts_itself(specs[best]);
+  if (in_one_cta && problem.schedule != Schedule::split_k) {
+    plan.splits = splits;
+  } else if (problem.schedule == Schedule::split_k || splits > 1) {
     plan.schedule = Schedule::split_k;
     plan.splits = splits;
   } else if (problem.schedule == Schedule::stream_k || !specs[best].data_parallel) {

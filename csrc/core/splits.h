@@ -36,15 +36,4 @@ GEMMX_HOST_DEVICE constexpr int64_t max_splits(int64_t k, int element_bytes) {
   return units > 0 ? units : 1;
 }
 
-// The cuts of K of numerics batch_invariant, whatever M, kernel and schedule are: their only source (docs/numerics.md).
-// Cuts change the order in which a row is summed, so that nothing else may choose them; M is no argument on purpose.
-//
-// 1: no cut. More would help where M is small and lose where it is large, since the same number serves both. To change
-// it, measure both on one GPU: rows of decode with 2, 4 and 8 splits against 1, and the same N and K at M of 512 and
-// more. Every function of N, K and the element's size works that returns 1 to max_splits().
-constexpr int64_t splits_for([[maybe_unused]] int64_t n, [[maybe_unused]] int64_t k,
-                             [[maybe_unused]] int element_bytes) {
-  return 1;
-}
-
 }  // namespace gemmx

@@ -152,8 +152,6 @@ def check_symbolic(  # noqa: PLR0917
 
     if options.get("numerics") == "batch_invariant":  # whose cuts of K the stand-ins' K does not tell
         options = options | {"splits": 0}
-        if options.get("schedule") == "data_parallel":
-            options["schedule"] = None
     m, n, k = 3, 4, 5
     d = [2] * len(batch) + [m, n // 2 if gated else 2 * n if gate_gradient else n]
     checked = _C.check_gemm(

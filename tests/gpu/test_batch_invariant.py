@@ -21,6 +21,7 @@ import gemmx
 from gemmx import _C
 from gemmx._dtypes import dtype_name
 from gemmx.ops import check
+from gemmx.select.selector import choose
 from problems import ACTIVATIONS, bits
 from test_determinism import Load
 
@@ -169,6 +170,50 @@ def test_every_kernel_of_the_class_gives_a_row_the_same_bits(
     found.close(record_property, kernels=len(kernels), calls=sum(calls.values()))
 
 
+# (N, K), epilogue, D, rows: K that batch_invariant cuts into 2, 3 and 4, whole units and not; tiles fewer than SMs, and
+# many more, so that each consumer keeps the sums of several.
+CUT_SWEEPS: tuple[tuple[int, int, dict[str, Any], bool, tuple[int, ...]], ...] = (
+    (264, 8456, {}, True, (1, 3, 17, 64, 65, 130, 257, 1000)),
+    (131, 16389, {"c": True, "bias": True, "activation": "silu"}, True, (1, 33, 130)),
+    (264, 24840, {"bias": True, "activation": "gelu"}, False, (5, 129)),
+    (4096, 8704, {"c": True}, False, (2, 48, 1500)),
+)
+
+
+@dtypes
+def test_every_kernel_adds_up_cuts_in_one_order(
+    dtype: torch.dtype, device: _C.Device, record_property: Record
+) -> None:
+    """By split-K, in a cluster or through the workspace, and one after the other in a CTA."""
+    kernels, found = members(dtype, device), Comparison()
+    plain = next(spec for spec in kernels if (spec.major_a, spec.major_b) == ("k", "k"))
+    cuts = set()
+    for n, k, epilogue, wide, sizes in CUT_SWEEPS:
+        cuts.add(_C.splits_for(n, k, 2))
+        layer = Layer(n, k, dtype, out_dtype=F32 if wide else None, rows=1500, **epilogue)
+        # Not another order that all of them share: split-K with the same cuts by the default numerics.
+        default = {"numerics": None, "kernel": plain.name, "splits": _C.splits_for(n, k, 2)}
+        found.add("default split-K", layer.call(layer.a, layer.c, **default), layer.expected)
+        for spec in kernels:
+            for schedule in ("split_k", "data_parallel") if spec.adds_cuts_itself else ("split_k",):
+                for m in sizes:
+                    by_kernel(layer, spec, m, found, schedule=schedule)
+    assert cuts == {2, 3, 4}
+    found.close(record_property, kernels=len(kernels))
+
+
+def test_cuts_without_a_selector(device: _C.Device, record_property: Record) -> None:
+    layer, found = Layer(4096, 14336, BF16, rows=300), Comparison()
+    _C.set_selector(None)
+    try:
+        for m in (1, 65, 300):
+            a, c, expected = layer.some(m)
+            found.add("by priority", layer.call(a, c), expected)
+    finally:
+        _C.set_selector(choose)
+    found.close(record_property)
+
+
 @dtypes
 def test_every_activation_has_the_same_bits_in_every_kernel(
     dtype: torch.dtype, device: _C.Device, record_property: Record
@@ -229,7 +274,8 @@ def test_where_nothing_is_summed_every_kernel_gives_the_epilogues_bits(
 
 LAYERS: tuple[tuple[int, int, dict[str, Any]], ...] = (
     (4096, 4096, {"out_dtype": F32}),
-    (4096, 14336, {"c": True}),
+    (4096, 14336, {"c": True}),  # K in two cuts
+    (3584, 18944, {"bias": True}),  # and here
     (6144, 4096, {"bias": True, "activation": "silu"}),
     (28672, 4096, {"bias": True}),
     (2056, 4104, {"out_dtype": F32, "c": True, "bias": True, "activation": "gelu"}),

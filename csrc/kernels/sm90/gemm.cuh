@@ -18,6 +18,7 @@
 //
 // Cluster of CM x 1 (1 x CN) CTAs: neighbours along M (N) share the tile of B (A); each loads a slice of it and
 // multicasts it to all. Split-K of up to 8 CTAs is a cluster too: its CTAs take one cut of K each (cluster_reduce.cuh).
+// Under batch_invariant a CTA may compute all cuts of its tiles, one after the other (running_sum.cuh).
 //
 // Alignment: A and B 16 bytes at the start of every row (TMA), which launch.cuh sees to; C, D, bias: any.
 // Started while the kernel before it still runs (programmatic dependent launch): it waits before it touches memory. It
@@ -38,6 +39,7 @@
 #include "device/epilogue/cluster_reduce.cuh"
 #include "device/epilogue/form_store.cuh"
 #include "device/epilogue/gate_gradient_store.cuh"
+#include "device/epilogue/running_sum.cuh"
 #include "device/epilogue/staged_store.cuh"
 #include "device/epilogue/transposed_store.cuh"
 #include "device/mainloop/wgmma_mainloop.cuh"
@@ -81,6 +83,9 @@ struct Config {
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   // Decode: the weights' bytes are everything, so that a stage goes back to the producer as soon as it is multiplied.
   static constexpr bool kDrains = kSwap;
+
+  // The sum of cuts that a CTA adds up itself stays in registers beside the accumulators of the next cut.
+  static constexpr bool kSumsInRegisters = kBlocks * kTileN / 2 <= 64;
 
   static_assert(kRowsOfWarpgroup % kBlockRows == 0, "a warpgroup's share of the tile is whole blocks");
   static_assert(kBlockRows == 64 || (kSwap && kPingpong && kKMajorA && kBlockRows % 8 == 0),
@@ -129,6 +134,8 @@ struct GemmParams {
   bool c_by_tma;                // C comes to the boxes that D leaves from
   bool batch_c;                 // as batch_a
   uint64_t policy_a, policy_b;  // L2 cache hints
+  int cuts;                     // of K, that a CTA adds up itself (running_sum.cuh, in partial_tiles); splits is 1 then
+  int cut_tiles[kMaxCutsOfCta];  // K tiles of each
 };
 
 template <class Config>
@@ -212,10 +219,11 @@ struct WorkLoop {
     }
   }
   __device__ __forceinline__ bool any() const { return index < p.tiles || units > 0; }
-  __device__ __forceinline__ WorkTile take() {
+  // ends: false leaves a whole tile to be taken once more.
+  __device__ __forceinline__ WorkTile take(bool ends = true) {
     if (index < p.tiles) {
       const WorkTile w = whole_tile(p, place, index);
-      index += place.clusters;
+      if (ends) index += place.clusters;
       return w;
     }
     const device::StreamKPart part = p.stream_k.part(place.cluster, unit, units);
@@ -286,6 +294,10 @@ __device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Confi
 inline constexpr int kAllConsumers = 1;
 inline constexpr int kTurn = 2;  // kTurn + w: consumer w may start its tile (ping-pong)
 
+// Of the cuts of a tile that its CTA adds up itself.
+template <class Config>
+using RunningSum = device::RunningSum<Config::kBlocks, Config::kTileN / 2, Config::kSumsInRegisters>;
+
 // The epilogue of a tile of a kernel that gates or keeps Z; row: the warp's first in the tile.
 template <class Config>
 __device__ __forceinline__ void store_form(const GemmParams& p, const WorkTile& w, int row,
@@ -342,6 +354,8 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   const auto smem_buffer = static_cast<uint32_t>(__cvta_generic_to_shared(buffer));
   typename Mainloop::Accumulators acc;
   device::RingState<Config::kStages> at;
+  RunningSum<Config> sum;
+  int cut = 0;  // of the tile, where this CTA adds up its cuts
   uint32_t boxes = 0;
   int turn = 0;
   bool first = true;
@@ -351,10 +365,11 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
     return typename Box::CByTma{p.c_by_tma, &p.c, p.batch_c ? w.batch : 0, barriers};
   };
   for (WorkLoop<Config> work(p, place); work.any(); first = false) {
-    const WorkTile w = work.take();
+    const bool mine = !Config::kPingpong || turn == warpgroup;
+    const bool ends = !mine || !Config::kPlain || cut + 1 >= p.cuts;  // the tile, not only a cut of it
+    const WorkTile w = work.take(ends);
     if constexpr (Config::kPingpong) {
-      const bool mine = turn == warpgroup;
-      turn ^= 1;
+      if (ends) turn ^= 1;
       if (!mine) {
         at.advance(w.k_tiles);
         continue;
@@ -364,12 +379,24 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
       gate_gradient_of<Config>(p, w, first_row + 16 * warp, smem_buffer, shared.c_full[warpgroup * 4 + warp])
           .load_first(lane);
     } else if constexpr (kBoxes) {
-      if (p.c_by_tma) Box::load_first(c_of(w), w.m + first_row + 16 * warp, w.n, smem_buffer, lane, boxes);
+      if (p.c_by_tma && cut == 0) Box::load_first(c_of(w), w.m + first_row + 16 * warp, w.n, smem_buffer, lane, boxes);
     }
-    if (Config::kPingpong && !first) named_barrier_sync(kTurn + warpgroup, 2 * 128);
-    Mainloop::run(acc, shared.ring, smem_stages, at, w.k_tiles, first_row, lane, place.first, [&] {
-      if (Config::kPingpong && work.any()) named_barrier_arrive(kTurn + turn, 2 * 128);
+    if (Config::kPingpong && !first && cut == 0) named_barrier_sync(kTurn + warpgroup, 2 * 128);
+    // The producer loads K straight through: a cut begins where the accumulators start from zero again.
+    const bool in_cuts = Config::kPlain && p.cuts > 1;
+    const int k_tiles = in_cuts ? p.cut_tiles[cut] : w.k_tiles;
+    Mainloop::run(acc, shared.ring, smem_stages, at, k_tiles, first_row, lane, place.first, [&] {
+      if (Config::kPingpong && ends && work.any()) named_barrier_arrive(kTurn + turn, 2 * 128);
     });
+    if (in_cuts) {
+      sum.add(acc, p.partial_tiles + RunningSum<Config>::kFloats * (blockIdx.x * kConsumerWarpgroups + warpgroup),
+              cut == 0, ends);
+      if (!ends) {
+        ++cut;
+        continue;
+      }
+      cut = 0;
+    }
     // The neighbours need this CTA no more when its last stages are read; its epilogue need not be waited for.
     if (Config::kCtas > 1 && p.output != Output::cluster && !work.any()) {
       device::ptx::cluster_arrive();

@@ -41,9 +41,10 @@ struct Launcher {
   static Prepared prepare(const KernelSpec& spec, const Problem& p, const Plan& plan, const Device& device) {
     auto state = std::make_shared<State>();
     GemmParams& params = state->params;
-    const int splits = std::max(plan.splits, 1);
-    if (splits > max_splits(p.k, 2)) {
-      throw std::runtime_error(std::string(spec.name) + ": the plan has " + std::to_string(splits) +
+    const bool in_one_cta = plan.schedule == Schedule::data_parallel;
+    const int splits = in_one_cta ? 1 : std::max(plan.splits, 1);
+    if (plan.splits > max_splits(p.k, 2)) {
+      throw std::runtime_error(std::string(spec.name) + ": the plan has " + std::to_string(plan.splits) +
                                " splits, more than K=" + std::to_string(p.k) + " can be cut into");
     }
     check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSmemBytes), spec.name,
@@ -92,6 +93,8 @@ struct Launcher {
     // Whole rounds, where every tile takes as long as its weights: 448 tiles on 132 SMs are 4 rounds of 112.
     if (Config::kSwap)
       state->ctas = static_cast<int>(ceil_div(clusters, ceil_div(clusters, resident))) * state->cluster;
+    set_cuts(p, in_one_cta ? plan.splits : 1, params);
+    if (params.cuts > 1) state->partial_bytes = state->ctas * kSumBytes;
     state->starts_early =
         state->packed.a + state->packed.b > 0 || starts_early(state->ctas, state->cluster, resident * state->cluster);
     return state;
@@ -127,8 +130,8 @@ struct Launcher {
     params.epilogue = state.partials ? device::make_partial_params(p, partial_tiles) : epilogue;
     const auto* const partials = static_cast<const float*>(partial_tiles);
     const bool cut_tiles = params.stream_k.tiles > 0;
+    if (cut_tiles || params.cuts > 1) params.partial_tiles = static_cast<float*>(partial_tiles);
     if (cut_tiles) {
-      params.partial_tiles = static_cast<float*>(partial_tiles);
       if (!Config::kSwap) set_address(spec.name, params.partial, partial_tiles);
     }
     launch(spec, state, params, stream);
@@ -286,6 +289,19 @@ struct Launcher {
   static constexpr int kTileRows = Config::kSwap ? Config::kTileN : Config::kTileM;
   static constexpr int kTileColumns = Config::kSwap ? Config::kTileM : Config::kTileN;
   static constexpr int64_t kTileBytes = int64_t{4} * kTileRows * kTileColumns;
+
+  // What a CTA keeps in the workspace of the cuts that it adds up itself.
+  static constexpr int64_t kSumBytes = kConsumerWarpgroups * RunningSum<Config>::kFloats * 4;
+
+  // The cuts that a CTA adds up itself; all but the last are whole K tiles.
+  static void set_cuts(const Problem& p, int cuts, GemmParams& params) {
+    if (cuts > kMaxCutsOfCta) throw std::runtime_error("wgmma kernels add up at most 8 cuts of K in a CTA");
+    params.cuts = std::max(cuts, 1);
+    for (int i = 0; i < params.cuts; ++i) {
+      const int64_t begin = cut_begin(p.k, 2, i, params.cuts), end = cut_begin(p.k, 2, i + 1, params.cuts);
+      params.cut_tiles[i] = static_cast<int>(ceil_div(end - begin, Config::kTileK));
+    }
+  }
 
   // Stream-K's partial tiles; not where the kernel writes them by ordinary stores.
   static CUtensorMap encode_partial(const KernelSpec& spec, int64_t slots) {

@@ -29,7 +29,11 @@ std::string check_extents(const KernelSpec& s, const Problem& p, int sm_count) {
            std::to_string(p.k) + " and " + std::to_string(p.batch);
   }
   if (p.k == 0) return "reads A and B through TMA, which needs K of at least 1; here K or alpha is 0";
-  const int64_t splits = std::max<int64_t>(p.splits, 1);
+  const bool in_one_cta = p.schedule == Schedule::data_parallel;  // where splits are its own
+  const int64_t splits = in_one_cta ? 1 : std::max<int64_t>(p.splits, 1);
+  if (in_one_cta && p.splits > kMaxCutsOfCta) {
+    return "adds up at most " + std::to_string(kMaxCutsOfCta) + " cuts of K in a CTA, got " + std::to_string(p.splits);
+  }
   const bool plain = s.split_k;  // no other form has splits
   const bool whole_words = p.n * size_of(p.d.dtype) % kTmaBytes == 0 && vector_bytes(p.d) >= kTmaBytes &&
                            p.d.leading_dimension() < kMaxStrideBytes / size_of(p.d.dtype);
@@ -101,7 +105,8 @@ std::string supports_custom(const KernelSpec& s, const Problem& p, const Device&
 }
 
 // Packed operands, then fp32 partials: [split][batch][M][N], which are not needed where the device runs all clusters
-// of splits at once, or stream-K's partial tiles with as many workers as the device has room for; it may run fewer.
+// of splits at once, or stream-K's partial tiles with as many workers as the device has room for; it may run fewer. Or
+// the sums of cuts that a CTA adds up itself.
 int64_t workspace_size(const KernelSpec& s, const Problem& p, const Plan& plan, const Device& device) {
   const PackedBytes packed = packed_bytes(s, p);
   int64_t partials = 0;
@@ -111,6 +116,9 @@ int64_t workspace_size(const KernelSpec& s, const Problem& p, const Plan& plan, 
     const int64_t tiles = device::cta_count(m, n, p.batch, 1, s.tile.m * s.cluster.m, s.tile.n * s.cluster.n);
     const int64_t workers = std::max<int64_t>(device.sm_count / ctas, 1);
     partials = (workers + std::min(tiles, workers)) * ctas * s.tile.m * s.tile.n;
+  } else if (plan.splits > 1 && plan.schedule == Schedule::data_parallel) {
+    // Of two consumers, each with a tile at the most, in every CTA that runs; fewer of them where it is in registers.
+    partials = s.swap_ab ? 0 : int64_t{device.sm_count} * kConsumerWarpgroups * s.tile.m * s.tile.n;
   } else if (plan.splits > 1) {
     partials = int64_t{plan.splits} * p.batch * p.m * p.n;
   }

@@ -60,6 +60,9 @@ constexpr bool splits_fit_cluster(const ClusterShape& cluster, int64_t splits) {
   return splits > 1 && splits * cluster.m * cluster.n <= kMaxClusterCtas;
 }
 
+// The most cuts of K that a CTA adds up itself, one after the other (running_sum.cuh).
+inline constexpr int kMaxCutsOfCta = 8;
+
 // Whether TMA reads the operand as it lies; otherwise it is packed into the workspace first (pack.cuh).
 bool tma_reads(const Matrix&);
 

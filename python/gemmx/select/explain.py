@@ -21,6 +21,7 @@ from gemmx.roofline import Roofline, roofline
 from gemmx.select.model import machine_of, second_step_us, shape_of
 from gemmx.select.profiles import profile
 from gemmx.select.selector import Candidate, Decision, decide, form_of, slow_path_reason, two_steps_reason
+from gemmx.select.tables import TableRow
 
 SHOWN_CANDIDATES = 5
 SHOWN_REJECTED = 8
@@ -172,7 +173,7 @@ def explain_problem(problem: _C.Problem, device: _C.Device, *, only_built: bool 
     decision = decide(computed, device, only_built=only_built)
     chosen, shape = decision.chosen, shape_of(problem)
     second = second_step_us(problem, machine_of(device)) if two_steps else 0.0
-    estimate, row = chosen.estimate, decision.table_row
+    estimate, row = chosen.estimate, _measured_row(decision)
     roof = _roofline_of(problem, device, chosen)
     return Explanation(
         problem=str(problem),
@@ -199,6 +200,12 @@ def explain_problem(problem: _C.Problem, device: _C.Device, *, only_built: bool 
     )
 
 
+def _measured_row(decision: Decision) -> TableRow | None:
+    """The table row whose plan was chosen as it was measured, not with other cuts of K."""
+    row = decision.table_row
+    return row if row and row.plan == decision.chosen.plan else None
+
+
 def _numerics_cost(decision: Decision, only_built: bool) -> NumericsCost | None:
     """The decision beside that of the same problem with the default numerics; None where it asks for no other."""
     problem, device = decision.problem, decision.device
@@ -207,7 +214,7 @@ def _numerics_cost(decision: Decision, only_built: bool) -> NumericsCost | None:
     default = problem.copy()
     default.numerics = "deterministic"
     free = decide(default, device, only_built=only_built)
-    own, other = decision.table_row, free.table_row
+    own, other = _measured_row(decision), free.table_row
     if own and other and (own.m, own.epilogue, own.source) == (other.m, other.epilogue, other.source):
         over, measured = own.us / other.us, True
     else:

@@ -25,6 +25,8 @@ ELEMENT_BYTES = {"f64": 8, "f32": 4, "i32": 4, "bf16": 2, "f16": 2, "e4m3": 1, "
 # Registers an SM has, and threads it holds (CUDA C++ Programming Guide, capabilities 8.x to 12.x).
 REGISTERS_PER_SM = 65536
 THREADS_PER_SM = {80: 2048, 86: 1536, 89: 1536, 90: 2048, 100: 2048, 120: 1536}
+# Accumulators of a lane up to which a wgmma kernel keeps the sum of cuts of K beside them (kSumsInRegisters).
+RUNNING_SUM_REGISTERS = 64
 # Shared memory that the driver keeps of each resident block.
 SMEM_RESERVED = 1024
 
@@ -48,6 +50,7 @@ class KernelInfo:
     gate_gradient: bool
     teaching: bool
     schedules: tuple[str, ...]
+    adds_cuts_itself: bool  # data_parallel may have splits, under batch_invariant
     priority: int
     min_capability: int
     max_capability: int
@@ -82,6 +85,7 @@ def kernel_infos() -> tuple[KernelInfo, ...]:
             gate_gradient=s.gate_gradient,
             teaching=s.teaching,
             schedules=tuple(s.schedules),
+            adds_cuts_itself=s.adds_cuts_itself,
             priority=s.priority,
             min_capability=s.min_capability,
             max_capability=s.max_capability,
@@ -311,9 +315,10 @@ def kernel_estimate(
     cal, sms = machine.cal, machine.sms
     tile_m, tile_n, tiles_m, tiles_n = tile_grid(kernel, shape)
     tiles = tiles_m * tiles_n * shape.batch
-    ctas = tiles * splits
+    in_grid = 1 if schedule == "data_parallel" else splits  # else a CTA adds up the cuts of its tile itself
+    ctas = tiles * in_grid
     tile_k = max(1, kernel.tile[2])
-    k_cta = -(-shape.k // (splits * tile_k)) * tile_k  # rounded up to whole K steps
+    k_cta = -(-shape.k // (in_grid * tile_k)) * tile_k  # rounded up to whole K steps
     resident = resident_ctas(kernel, machine)
     # Tiles that the busiest SM computes. Stream-K deals out single K steps, so it has no wave tail.
     at_once = _sms_of_clusters(kernel.cluster[0] * kernel.cluster[1], machine)
@@ -348,7 +353,7 @@ def kernel_estimate(
     dram_us = (read_bytes + cal.write_cost * shape.write_bytes) / (machine.dram_bytes_per_us * stream)
 
     # A line that many CTAs want at the same time is handed out by one slice of L2, to one after the other.
-    wave = min(ctas, sms) / splits
+    wave = min(ctas, sms) / in_grid
     sharers = max(min(tiles_n, -(-wave // tiles_m)) / cluster_n, min(tiles_m, wave) / cluster_m)
     lines = busiest * k_cta * max(shape.bytes_a, shape.bytes_b) / 128
     l2_us = max(l2_us, lines * sharers * cal.l2_line_clocks / machine.clock_mhz)
@@ -365,6 +370,7 @@ def kernel_estimate(
     fixed = cal.overhead_us[kernel.mma] + _reduction_us(kernel, shape, machine, schedule, splits)
     fixed += _packing_us(kernel, shape, machine) - _early_us(kernel, shape, machine, ctas)
     fixed += _epilogue_us(kernel, shape, machine, tiles=busiest, mainloop_us=tile_flops / rate)
+    fixed += busiest * (splits - in_grid) * _running_sum_us(kernel, machine) if in_grid < splits else 0.0
     useful = shape.m * shape.n * shape.batch / (tile_m * tile_n)  # tiles, if none hung over
     return Estimate(
         us=fixed + _norm(terms.values(), cal.overlap),
@@ -378,7 +384,7 @@ def kernel_estimate(
         ctas=ctas,
         resident=resident,
         waves=ctas / (sms * resident),
-        tail_waste=max(0.0, 1.0 - useful * splits / (busiest * sms)) if ctas >= sms else 1.0 - useful / tiles,
+        tail_waste=max(0.0, 1.0 - useful * in_grid / (busiest * sms)) if ctas >= sms else 1.0 - useful / tiles,
     )
 
 
@@ -396,6 +402,19 @@ def _reduction_us(kernel: KernelInfo, shape: Shape, machine: Machine, schedule: 
     in_l2 = partials < machine.l2_bytes / 2
     l2_rate = cal.l2_bytes_per_clock * machine.sms * machine.clock_mhz
     return cal.reduce_us + 2 * partials / (l2_rate if in_l2 else machine.dram_bytes_per_us * cal.dram_efficiency)
+
+
+def _running_sum_us(kernel: KernelInfo, machine: Machine) -> float:
+    """Time that a CTA takes of a tile to keep the sum of one cut of K more: running_sum.cuh.
+
+    Nothing where registers hold it. Else the fp32 tile goes to L2 and back, half of that behind the other consumer's
+    products where they have a tile each.
+    """
+    one_each = "_pp_" in kernel.name
+    elements = kernel.tile[0] * kernel.tile[1]
+    if kernel.swap_ab or elements // (128 if one_each else 256) <= RUNNING_SUM_REGISTERS:
+        return 0.0
+    return (1 if one_each else 2) * 4.0 * elements / (machine.cal.l2_bytes_per_clock_sm * machine.clock_mhz)
 
 
 def _splits_in_cluster(kernel: KernelInfo, shape: Shape, machine: Machine, splits: int) -> bool:

@@ -101,8 +101,12 @@ def _plans(problem: _C.Problem, kernel: KernelInfo, shape: Shape, machine: Machi
     """(schedule, splits) of the plans of a kernel that answer the caller's request."""
     asked = problem.schedule
     if prescribed := _prescribed_splits(problem):
-        schedule = asked if asked != "auto" else "split_k" if prescribed > 1 else "data_parallel"
-        return [(schedule, prescribed)] if schedule in kernel.schedules else []
+        able = set(kernel.schedules) - {"stream_k"}
+        if prescribed > 1 and not kernel.adds_cuts_itself:
+            able -= {"data_parallel"}
+        if prescribed == 1 and asked == "auto":
+            able -= {"split_k"}
+        return [(schedule, prescribed) for schedule in sorted(able) if asked in ("auto", schedule)]
     plans: list[tuple[str, int]] = []
     for schedule in kernel.schedules:
         if asked not in ("auto", schedule) or (problem.splits > 1 and schedule != "split_k"):
@@ -218,18 +222,21 @@ def _from_table(
     """The best table row whose kernel can run the problem.
 
     A request for a kernel, schedule or splits is not in a row's key, so it is not answered from a table. A row of the
-    default numerics serves batch_invariant where check_plan lets its class, schedule and splits pass.
+    default numerics serves batch_invariant where check_plan lets its class, schedule and splits pass; one of whole
+    tiles with the prescribed cuts, too, where a CTA adds them up itself, which changes its time by little.
     """
     if problem.kernel or problem.schedule != "auto" or problem.splits:
         return None
-    infos = {k.name: k for k in kernel_infos()}
+    infos, prescribed = {k.name: k for k in kernel_infos()}, _prescribed_splits(problem)
     for row in tables().find(problem, device):
-        kernel = infos[row.plan.kernel]
-        if reasons[kernel.name] or _C.check_plan(row.plan, problem, device):
+        kernel, plan = infos[row.plan.kernel], row.plan
+        if prescribed > 1 and kernel.adds_cuts_itself and (plan.schedule, plan.splits) == ("data_parallel", 1):
+            plan = _C.Plan(plan.kernel, plan.schedule, prescribed, plan.raster, plan.swizzle)
+        if reasons[kernel.name] or _C.check_plan(plan, problem, device):
             continue
         unlimited = problem.numerics == "batch_invariant"
-        if unlimited or _C.workspace_size(kernel.name, problem, row.plan, device) <= WORKSPACE_LIMIT:
-            return Candidate(kernel, row.plan, predict(kernel, shape, machine, row.plan)), row
+        if unlimited or _C.workspace_size(kernel.name, problem, plan, device) <= WORKSPACE_LIMIT:
+            return Candidate(kernel, plan, predict(kernel, shape, machine, plan)), row
     return None
 
 
@@ -250,6 +257,7 @@ def decide(
         chosen, row = measured
         of = "" if row.epilogue == epilogue_kind(problem) else f", epilogue {row.epilogue}"
         of += "" if row.numerics == problem.numerics else f", numerics {row.numerics}"
+        of += "" if chosen.plan == row.plan else " and K uncut"
         reason = f"{row.source}: M={row.m}{of} measured at {row.us:.1f} us"
     rejected = {name: reason for name, reason in reasons.items() if reason}
     return Decision(problem, device, chosen, reason, row, candidates, rejected)

@@ -12,7 +12,8 @@ gated problem has "gated": true, of a problem that keeps Z "aux": true. n counts
 
 A row serves problems of the same form, N, K, batch, dtypes, majors, epilogue and alignment: first of the same M, then
 of the nearest M within a factor of two. A row of batch_invariant serves such problems only; one of the default serves
-them after those, where its plan is one that batch_invariant allows. Of several rows of one problem the first in the
+them after those, where its plan is one that batch_invariant allows, or with the cuts of K that it prescribes where a
+CTA adds them up itself. Of several rows of one problem the first in the
 file that can run is taken: the others are for a library without the first's kernel, a caller who excludes its family,
 or an epilogue that no row has and the first's kernel does not take. A table serves only the GPU model it was measured
 on, by the driver's name.
@@ -174,12 +175,14 @@ def _check_columns(where: str, got: Any, columns: dict[str, type]) -> None:
             raise ValueError(f"{where} has {name} of more than 64 bits.")
 
 
-def _parse_plan(where: str, got: dict[str, Any]) -> _C.Plan:
+def _parse_plan(where: str, got: dict[str, Any], numerics: str) -> _C.Plan:
     """The plan of a row whose kernel is known."""
-    if got["splits"] < 1 or (got["splits"] > 1 and got["schedule"] != "split_k") or got["swizzle"] < 1:
+    cutting = ("split_k", "data_parallel") if numerics == "batch_invariant" else ("split_k",)
+    if got["splits"] < 1 or (got["splits"] > 1 and got["schedule"] not in cutting) or got["swizzle"] < 1:
         raise ValueError(
             f"{where} has a plan with schedule {got['schedule']!r:.60}, {got['splits']} splits and swizzle "
-            f"{got['swizzle']}; splits and swizzle must be at least 1, and more than one split needs split_k."
+            f"{got['swizzle']}; splits and swizzle must be at least 1, and more than one split needs "
+            f"{' or '.join(cutting)}."
         )
     if got["schedule"] == "auto":
         raise ValueError(f"{where} has a plan with schedule 'auto', which is a request and not a schedule.")
@@ -223,7 +226,7 @@ def parse_table(text: str, source: str) -> tuple[str, list[tuple[Key, TableRow]]
             stale.add(row["plan"]["kernel"])
             continue
         key = (*(row[c] for c in ("n", "k", "batch", "dtypes", "majors", "epilogue", "align")), numerics, *form)
-        plan = _parse_plan(where, row["plan"])
+        plan = _parse_plan(where, row["plan"], numerics)
         rows.append((key, TableRow(row["m"], float(row["us"]), plan, source, row["epilogue"], numerics)))
     if stale:
         warnings.warn(
