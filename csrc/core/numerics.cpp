@@ -18,8 +18,8 @@ int64_t splits_for(int64_t n, int64_t k, int element_bytes) {
   return std::clamp<int64_t>(std::min(to_fill, by_length), 1, kMost);
 }
 
-// The wgmma family, whose consumers do (kernels/sm90/gemm.cuh).
-bool adds_cuts_itself(const KernelSpec& s) { return s.numerics == NumericsClass::wgmma; }
+// The plain kernels of the wgmma family, whose consumers do (kernels/sm90/gemm.cuh); no form has cuts of K.
+bool adds_cuts_itself(const KernelSpec& s) { return s.numerics == NumericsClass::wgmma && s.split_k; }
 
 std::string check_batch_invariant(const KernelSpec& s, const Problem& p, const Device& device) {
   if (p.numerics != Numerics::batch_invariant) return {};
@@ -39,9 +39,10 @@ std::string check_batch_invariant(const KernelSpec& s, const Problem& p, const D
     return "cuts K under stream_k where the number of tiles says, which depends on M: not with batch_invariant";
   }
   const int64_t splits = splits_for(p.b_columns(), p.k, size_of(p.a.dtype));
-  if (splits > 1 && p.schedule == Schedule::data_parallel && !adds_cuts_itself(s)) {
-    return "can't add up cuts of K under data_parallel, and batch_invariant cuts this K into " +
-           std::to_string(splits) + " whatever M is";
+  // Of a form then: the call takes two steps, whose plain product is cut.
+  if (splits > 1 && !adds_cuts_itself(s) && (p.schedule == Schedule::data_parallel || !s.split_k)) {
+    return "can't add up cuts of K" + std::string(s.split_k ? " under data_parallel" : "") +
+           ", and batch_invariant cuts this K into " + std::to_string(splits) + " whatever M is";
   }
   // An open request leaves the splits to the selector, whose plan comes here once more (check_plan).
   if (p.splits > 0 && p.splits != splits) {
