@@ -181,7 +181,7 @@ def test_every_plan_that_the_selector_considers_keeps_the_promise(
     for model in MODELS:
         device = profile(model)
         if cut and p.schedule == "data_parallel" and _C.batch_invariant_class(device.capability) != "wgmma":
-            with pytest.raises(RuntimeError, match="^no kernel can run .*, data_parallel on "):
+            with pytest.raises(RuntimeError, match=r"^no kernel can run .*, data_parallel on "):
                 decide(p, device, only_built=False)
             continue
         decision = decide(p, device, only_built=False)
@@ -291,9 +291,10 @@ def test_the_selector_weighs_both_ways_of_cutting() -> None:
     assert us["data_parallel", 1] < us["data_parallel", 2] < us["split_k", 2]
     assert us["data_parallel", 2] < 1.04 * us["data_parallel", 1]
     few = shape_of(problem(128, *CUT))  # one tile each for 32 SMs, or half a tile for 64
-    assert predict(kernel, few, machine, _C.Plan(kernel.name, "split_k", 2)).us < predict(
-        kernel, few, machine, _C.Plan(kernel.name, "data_parallel", 2)
-    ).us
+    assert (
+        predict(kernel, few, machine, _C.Plan(kernel.name, "split_k", 2)).us
+        < predict(kernel, few, machine, _C.Plan(kernel.name, "data_parallel", 2)).us
+    )
 
 
 def test_rows_of_batch_invariant_go_first_and_serve_nothing_else(tmp_path: Path, user_tables: None) -> None:

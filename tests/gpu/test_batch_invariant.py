@@ -181,9 +181,7 @@ CUT_SWEEPS: tuple[tuple[int, int, dict[str, Any], bool, tuple[int, ...]], ...] =
 
 
 @dtypes
-def test_every_kernel_adds_up_cuts_in_one_order(
-    dtype: torch.dtype, device: _C.Device, record_property: Record
-) -> None:
+def test_every_kernel_adds_up_cuts_in_one_order(dtype: torch.dtype, device: _C.Device, record_property: Record) -> None:
     """By split-K, in a cluster or through the workspace, and one after the other in a CTA."""
     kernels, found = members(dtype, device), Comparison()
     plain = next(spec for spec in kernels if (spec.major_a, spec.major_b) == ("k", "k"))
