@@ -135,6 +135,25 @@ def test_a_cta_s_own_sums_take_no_partials() -> None:
         assert sizes == {2 * device.sm_count * tile}, spec.name
 
 
+def test_forms_leave_cuts_to_two_steps() -> None:
+    """Their kernels have none: fused and in two steps a row would not have the same bits."""
+    device = profile("h200")
+    n, k = CUT
+    forms = [s for s in SPECS.values() if s.family == "sm90" and (s.gated or s.aux) and not s.teaching]
+    assert forms
+    for spec in forms:
+        form: dict[str, Any] = {"gated": spec.gated, "aux": spec.aux}
+        form |= {"major_a": spec.major_a, "major_b": spec.major_b}
+        columns = n // 2 if spec.gated else n
+        cut = problem(64, columns, k, spec.dtype_a, **form)
+        assert _C.splits_for(cut.b_columns, k, 2) == 2
+        reason = _C.check_plan(_C.Plan(spec.name, "data_parallel"), cut, device)
+        assert "can't add up cuts of K, and batch_invariant cuts this K into 2" in reason, spec.name
+        assert _C.check_plan(_C.Plan(spec.name, "data_parallel", 2), cut, device) != "", spec.name
+        whole = problem(64, columns, 4096, spec.dtype_a, **form)  # K in one cut
+        assert _C.check_plan(_C.Plan(spec.name, "data_parallel"), whole, device) == "", spec.name
+
+
 def test_data_parallel_can_be_asked_for_where_a_cta_adds_cuts_up() -> None:
     p = problem(64, *CUT, schedule="data_parallel")
     plan = choose(p, profile("h200"), only_built=False)
