@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gemmx import _C
@@ -159,6 +159,19 @@ def test_fast_divisor_divides(n: int, divisor: int) -> None:
     multiple = n - n % divisor
     for dividend in {n, multiple, max(multiple - 1, 0), 2**32 - 1}:
         assert t.fast_divide(dividend, divisor) == dividend // divisor
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    k=st.integers(1, 40_000) | st.integers(1, 2**31 - 1025),
+    splits=st.integers(1, t.max_splits_of_grid),
+    tile_k=st.sampled_from([64, 128, 256]),
+)
+@example(k=2**31 - 1025, splits=65535, tile_k=64)
+def test_k_cuts_begin_where_cut_begin_says(k: int, splits: int, tile_k: int) -> None:
+    splits = min(splits, _C.max_splits(k, 2))
+    want = [min(_C.cut_begin(k, 2, i, splits) // tile_k, -(-k // tile_k)) for i in range(splits)]
+    assert t.k_cut_tiles(k, splits, tile_k) == [*want, -(-k // tile_k)]
 
 
 @pytest.mark.parametrize("raster", RASTERS)

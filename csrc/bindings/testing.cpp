@@ -3,6 +3,7 @@
 #include "bindings/bindings.h"
 #include "core/out_of_memory.h"
 #include "device/mainloop/operand_tile.cuh"
+#include "device/scheduler/k_cuts.cuh"
 #include "device/scheduler/stream_k.cuh"
 #include "device/scheduler/tile_order.cuh"
 #include "device/scheduler/tile_scheduler.cuh"
@@ -97,6 +98,16 @@ void bind_testing(py::module_& m) {
             return py::make_tuple(p.tile, p.k_begin, p.k_tiles, p.slot);
           },
           py::arg("worker"), py::arg("unit"), py::arg("left"), "(tile, first K tile, K tiles, slot) of a part.");
+  t.def(
+      "k_cut_tiles",
+      [](int64_t k, int64_t splits, int tile_k) {
+        const device::KCuts cuts = device::make_k_cuts(k, 2, splits, tile_k);
+        std::vector<uint32_t> begins;
+        for (uint32_t i = 0; i <= splits; ++i) begins.push_back(cuts.begin(i));
+        return begins;
+      },
+      py::arg("k"), py::arg("splits"), py::arg("tile_k"));
+  t.attr("max_splits_of_grid") = device::kMaxSplits;
   t.def(
       "fast_divide", [](uint32_t n, uint32_t divisor) { return device::FastDivisor(divisor).divide(n); }, py::arg("n"),
       py::arg("divisor"));

@@ -4,6 +4,8 @@
 // minor dimension: with raster along_m and swizzle 4 the order is (m0: n0 n1 n2 n3) (m1: n0 n1 n2 n3) ..., then
 // the next four columns, so that the CTAs of one wave form a near-square patch and share A and B in L2.
 // The last band may be narrower. The grid is one-dimensional, so a batch has no limit of 65535.
+// A kernel's first load waits for the place of its first tile, so that divisions are skipped where they have nothing to
+// divide: a matrix alone, a single band. One row of tiles along M or N, as decode has it, is one band.
 // Host and device; tests/test_device_indexing.py proves that every tile comes up once.
 #pragma once
 
@@ -32,15 +34,29 @@ struct TileScheduler {
   uint32_t full_bands = 0;
 
   GEMMX_HOST_DEVICE constexpr TileCoord coord(uint32_t index) const {
-    const uint32_t at_plane = plane.divide(index);
-    const uint32_t in_plane = index - at_plane * plane.divisor;
-    const uint32_t at_band = band.divide(in_plane);
-    const uint32_t in_band = in_plane - at_band * band.divisor;
-    const FastDivisor& across = at_band < full_bands ? width : last_width;
+    TileCoord at{0, 0, 0, 0};
+    uint32_t in_band = index, at_minor = 0;
+    if (in_band >= plane.divisor) {
+      const uint32_t at_plane = plane.divide(index);
+      in_band -= at_plane * plane.divisor;
+      at.batch = splits_.divide(at_plane);
+      at.split = at_plane - at.batch * splits;
+    }
+    bool full = true;
+    if (in_band >= band.divisor) {
+      const uint32_t at_band = band.divide(in_band);
+      in_band -= at_band * band.divisor;
+      at_minor = at_band * swizzle;
+      full = at_band < full_bands;
+    }
+    // Both by value: of a choice of members the compiler makes loads at an address that it computes first.
+    const FastDivisor all = width, rest = last_width;
+    const FastDivisor across = full ? all : rest;
     const uint32_t at_major = across.divide(in_band);
-    const uint32_t at_minor = at_band * swizzle + (in_band - at_major * across.divisor);
-    const uint32_t batch = splits_.divide(at_plane);
-    return {batch, at_plane - batch * splits, along_m ? at_major : at_minor, along_m ? at_minor : at_major};
+    at_minor += in_band - at_major * across.divisor;
+    at.m = along_m ? at_major : at_minor;
+    at.n = along_m ? at_minor : at_major;
+    return at;
   }
 };
 
@@ -67,7 +83,7 @@ constexpr TileScheduler make_tile_scheduler(int64_t m, int64_t n, int64_t splits
   const uint32_t major = s.along_m ? s.tiles_m : s.tiles_n;
   const uint32_t minor = s.along_m ? s.tiles_n : s.tiles_m;
   const uint32_t wanted = swizzle < 1 ? 1 : static_cast<uint32_t>(swizzle);
-  s.swizzle = wanted < minor ? wanted : minor;
+  s.swizzle = wanted < minor && major > 1 ? wanted : minor;  // with one row of tiles all bands are the same order
   s.full_bands = minor / s.swizzle;
   s.plane = FastDivisor(s.tiles_m * s.tiles_n);
   s.splits_ = FastDivisor(s.splits);

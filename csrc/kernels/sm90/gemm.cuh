@@ -46,6 +46,7 @@
 #include "device/ptx/griddepcontrol.cuh"
 #include "device/ptx/named_barrier.cuh"
 #include "device/ptx/setmaxnreg.cuh"
+#include "device/scheduler/k_cuts.cuh"
 #include "device/scheduler/stream_k.cuh"
 #include "device/scheduler/tile_scheduler.cuh"
 #include "kernels/sm90/specs.h"
@@ -136,6 +137,8 @@ struct GemmParams {
   uint64_t policy_a, policy_b;  // L2 cache hints
   int cuts;                     // of K, that a CTA adds up itself (running_sum.cuh, in partial_tiles); splits is 1 then
   int cut_tiles[kMaxCutsOfCta];  // K tiles of each
+  device::KCuts k_cuts;
+  device::FastDivisor cluster;  // its CTAs
 };
 
 template <class Config>
@@ -158,15 +161,15 @@ struct Place {
   // From blockIdx, which the compiler knows to be uniform; clusters are one-dimensional. Without splits in the cluster
   // all divisors are constants: the first load waits for this.
   __device__ static __forceinline__ Place current(const GemmParams& p) {
-    if (p.output != Output::cluster) return at(Config::kCtas, 1);
-    return at(Config::kCtas * p.splits, p.splits);
+    if (p.output != Output::cluster) return at(blockIdx.x / Config::kCtas, gridDim.x / Config::kCtas, Config::kCtas, 1);
+    const device::FastDivisor& size = p.cluster;
+    return at(size.divide(blockIdx.x), size.divide(gridDim.x), size.divisor, p.splits);
   }
-  __device__ static __forceinline__ Place at(uint32_t size, uint32_t splits) {
-    const uint32_t cluster = blockIdx.x / size;
+  __device__ static __forceinline__ Place at(uint32_t cluster, uint32_t clusters, uint32_t size, uint32_t splits) {
     const uint32_t rank = blockIdx.x - cluster * size;
     const uint32_t in_group = rank % Config::kCtas;
     return {cluster,
-            gridDim.x / size,
+            clusters,
             rank / Config::kCtas,
             splits,
             in_group % Config::kClusterM,
@@ -191,14 +194,13 @@ __device__ __forceinline__ WorkTile whole_tile(const GemmParams& p, const Place<
   w.n = static_cast<int>(c.n * Config::kClusterN + place.n) * Config::kOutN;
   w.batch = static_cast<int>(c.batch);
   w.plane = static_cast<int>(c.split) * p.batch + w.batch;
-  int64_t end = p.k;
   w.k_begin = 0;
+  w.k_tiles = static_cast<int>(p.k_cuts.tiles);
   if (p.splits > 1) {
-    const int64_t split = place.splits > 1 ? place.split : c.split;
-    w.k_begin = static_cast<int>(cut_begin(p.k, 2, split, p.splits)) / Config::kTileK;
-    end = cut_begin(p.k, 2, split + 1, p.splits);
+    const uint32_t split = place.splits > 1 ? place.split : c.split;
+    w.k_begin = static_cast<int>(p.k_cuts.begin(split));
+    w.k_tiles = static_cast<int>(p.k_cuts.begin(split + 1)) - w.k_begin;
   }
-  w.k_tiles = static_cast<int>(ceil_div(end, Config::kTileK)) - w.k_begin;
   w.slot = -1;
   return w;
 }
@@ -221,16 +223,20 @@ struct WorkLoop {
   __device__ __forceinline__ bool any() const { return index < p.tiles || units > 0; }
   // ends: false leaves a whole tile to be taken once more.
   __device__ __forceinline__ WorkTile take(bool ends = true) {
-    if (index < p.tiles) {
-      const WorkTile w = whole_tile(p, place, index);
+    // One call of whole_tile(): a copy of it is 60 instructions, and a first load waits for each that is fetched.
+    const bool whole = index < p.tiles;
+    device::StreamKPart part{};
+    uint32_t tile = index;
+    if (whole) {
       if (ends) index += place.clusters;
-      return w;
+    } else {
+      part = p.stream_k.part(place.cluster, unit, units);
+      unit += part.k_tiles;
+      units -= part.k_tiles;
+      tile = p.stream_k.first + part.tile;
     }
-    const device::StreamKPart part = p.stream_k.part(place.cluster, unit, units);
-    unit += part.k_tiles;
-    units -= part.k_tiles;
-    WorkTile w = whole_tile(p, place, p.stream_k.first + part.tile);
-    if (part.k_tiles != p.stream_k.k_tiles.divisor) {
+    WorkTile w = whole_tile(p, place, tile);
+    if (!whole && part.k_tiles != p.stream_k.k_tiles.divisor) {
       w.k_begin = static_cast<int>(part.k_begin);
       w.k_tiles = static_cast<int>(part.k_tiles);
       w.slot = static_cast<int>(part.slot * Config::kCtas + place.m + place.n * Config::kClusterM);
@@ -253,16 +259,43 @@ __device__ __forceinline__ void load_gate_and_up(const GemmParams& p, const CUte
   }
 }
 
-// One thread.
+// The thread that fills the stages. Its first tile is worked out when it is made, which nothing waits for.
 template <class Config>
-__device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Config>& shared, const Place<Config>& place,
-                                        uint32_t smem_stages) {
+struct Producer {
   using Mainloop = device::WgmmaMainloop<Config>;
   using TileA = typename Mainloop::TileA;
   using TileB = typename Mainloop::TileB;
-  device::RingState<Config::kStages> at;
-  for (WorkLoop<Config> work(p, place); work.any();) {
-    const WorkTile w = work.take();
+  const GemmParams& p;
+  SharedStorage<Config>& shared;
+  const Place<Config>& place;
+  uint32_t smem_stages;
+  WorkLoop<Config> work;
+  WorkTile tile;
+
+  __device__ __forceinline__ Producer(const GemmParams& params, SharedStorage<Config>& storage, const Place<Config>& at,
+                                      uint32_t stages)
+      : p(params), shared(storage), place(at), smem_stages(stages), work(params, at), tile(work.take()) {
+    // Here, and not behind the wait for the kernel before, where the compiler would put it.
+    asm volatile("" : "+r"(tile.m), "+r"(tile.n), "+r"(tile.batch), "+r"(tile.k_begin), "+r"(tile.k_tiles));
+  }
+
+  __device__ __forceinline__ void run() {
+    device::RingState<Config::kStages> at;
+    for (;;) {
+      load(tile, at);
+      if (!work.any()) break;
+      tile = work.take();
+    }
+    if constexpr (Config::kSwap) device::ptx::let_next_kernel_start();
+    // The neighbours arrive at this CTA's barriers: it lives until the last of them has.
+    if constexpr (Config::kCtas > 1) {
+#pragma unroll 1
+      for (int s = 0; s < Config::kStages; ++s, at.advance()) shared.ring.wait_empty(at);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void load(const WorkTile& w, device::RingState<Config::kStages>& at) {
     const int batch_a = p.batch_a ? w.batch : 0;
     const int batch_b = p.batch_b ? w.batch : 0;
     int k = w.k_begin * Config::kTileK;
@@ -287,12 +320,12 @@ __device__ __forceinline__ void produce(const GemmParams& p, SharedStorage<Confi
       }
     }
   }
-  if constexpr (Config::kSwap) device::ptx::let_next_kernel_start();
-}
+};
 
-// Named barriers of the consumers.
+// Named barriers.
 inline constexpr int kAllConsumers = 1;
-inline constexpr int kTurn = 2;  // kTurn + w: consumer w may start its tile (ping-pong)
+inline constexpr int kTurn = 2;     // kTurn + w: consumer w may start its tile (ping-pong)
+inline constexpr int kStarted = 4;  // the ring's barriers are there
 
 // Of the cuts of a tile that its CTA adds up itself.
 template <class Config>
@@ -336,6 +369,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   using Mainloop = device::WgmmaMainloop<Config>;
   using Staged = device::StagedStore<Config::kTileN>;
   using Box = device::BoxStore<Config::kTileN>;
+  using Transposed = device::TransposedStore<Config::kTileN>;
   constexpr bool kBoxes = !Config::kSwap && Box::kAvailable;
   using Reduce = device::ClusterReduce<Config::kTileM, Config::kTileN, Config::kSwap>;
   static_assert(Config::kSwap || Box::kAvailable, "partial tiles of stream-K leave by TMA");
@@ -359,7 +393,9 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   uint32_t boxes = 0;
   int turn = 0;
   bool first = true;
-  bool arrived = false;  // at the end of the cluster
+  // Read while the first stage is on its way, not when the last product is there.
+  int plain = Config::kSwap && Transposed::template is_plain<Config::kType>(p.epilogue);
+  asm volatile("" : "+r"(plain));
   const auto c_of = [&](const WorkTile& w) {
     const auto barriers = static_cast<uint32_t>(__cvta_generic_to_shared(shared.c_full[warpgroup * 4 + warp]));
     return typename Box::CByTma{p.c_by_tma, &p.c, p.batch_c ? w.batch : 0, barriers};
@@ -397,11 +433,6 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
       }
       cut = 0;
     }
-    // The neighbours need this CTA no more when its last stages are read; its epilogue need not be waited for.
-    if (Config::kCtas > 1 && p.output != Output::cluster && !work.any()) {
-      device::ptx::cluster_arrive();
-      arrived = true;
-    }
     if constexpr (Config::kGateGradient) {
       gate_gradient_of<Config>(p, w, first_row + 16 * warp, smem_buffer, shared.c_full[warpgroup * 4 + warp])
           .run(p.epilogue, acc, lane, boxes);
@@ -424,15 +455,18 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
         Reduce::put(acc[block], reinterpret_cast<float*>(shared.stages), row, lane);
       } else if (w.slot >= 0) {
         if constexpr (Config::kSwap) {
-          device::TransposedStore<Config::kTileN>::put_partial(
-              p.partial_tiles + int64_t{w.slot} * (Config::kTileM * Config::kTileN), Config::kTileM, row, acc[block],
-              lane);
+          Transposed::put_partial(p.partial_tiles + int64_t{w.slot} * (Config::kTileM * Config::kTileN), Config::kTileM,
+                                  row, acc[block], lane);
         } else {
           Box::put_partial(&p.partial, w.slot, row, acc[block], smem_buffer, lane, boxes);
         }
       } else if constexpr (Config::kSwap) {
-        device::TransposedStore<Config::kTileN>::run(p.epilogue, w.plane, w.n, w.m + row, w.m + Config::kTileM,
-                                                     acc[block], lane);
+        if (plain) {
+          Transposed::template run_plain<Config::kType>(p.epilogue, w.plane, w.n, w.m + row, w.m + Config::kTileM,
+                                                        acc[block], lane);
+        } else {
+          Transposed::run(p.epilogue, w.plane, w.n, w.m + row, w.m + Config::kTileM, acc[block], lane);
+        }
       } else if (kBoxes && p.output != Output::general) {
         if constexpr (kBoxes) {
           if (block > 0 && p.c_by_tma) Box::load_first(c_of(w), w.m + row, w.n, smem_buffer, lane, boxes);
@@ -452,7 +486,28 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
                    Config::kCtas, static_cast<int>(threadIdx.x), 128 * kConsumerWarpgroups);
   }
   if constexpr (kBoxes) Box::drain(lane);
-  if ((Config::kCtas > 1 || p.output == Output::cluster) && !arrived) device::ptx::cluster_arrive();
+}
+
+// One thread: what the epilogue needs that no tile decides.
+template <class Config>
+__device__ __forceinline__ void prepare_epilogue(const GemmParams& p, SharedStorage<Config>& shared) {
+  if constexpr (!Config::kSwap) {
+    if (p.output == Output::tma) device::ptx::tma_prefetch_descriptor(&p.d);
+    if (!p.c_by_tma) return;
+    device::ptx::tma_prefetch_descriptor(&p.c);
+    for (auto& warp : shared.c_full) {
+      for (uint64_t& barrier : warp) {
+        device::ptx::mbarrier_init(static_cast<uint32_t>(__cvta_generic_to_shared(&barrier)), 1);
+      }
+    }
+    device::ptx::mbarrier_init_fence();
+  }
+}
+
+// No CTA may load into, or arrive at, another whose barriers are not there yet.
+__device__ __forceinline__ void await_cluster_start() {
+  device::ptx::cluster_arrive_relaxed();
+  device::ptx::cluster_wait();
 }
 
 template <class Config>
@@ -463,46 +518,45 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   const auto smem_stages = static_cast<uint32_t>(__cvta_generic_to_shared(smem));
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
   const auto place = Place<Config>::current(p);
-  const bool in_cluster = Config::kCtas > 1 || p.output == Output::cluster;
 
-  if (threadIdx.x == 0) {
-    device::ptx::tma_prefetch_descriptor(&p.a);
-    device::ptx::tma_prefetch_descriptor(&p.b);
-    shared.ring.init(1, Config::kReaders * Config::kCtas);
-    if constexpr (!Config::kSwap) {
-      if (p.c_by_tma) {
-        device::ptx::tma_prefetch_descriptor(&p.c);
-        for (auto& warp : shared.c_full) {
-          for (uint64_t& barrier : warp) {
-            device::ptx::mbarrier_init(static_cast<uint32_t>(__cvta_generic_to_shared(&barrier)), 1);
-          }
-        }
-        device::ptx::mbarrier_init_fence();
-      }
-    }
-    if (p.output == Output::tma) device::ptx::tma_prefetch_descriptor(&p.d);
-  }
-  // No CTA may load into, or arrive at, another whose barriers are not there yet.
-  if (in_cluster) {
-    device::ptx::cluster_sync();
-  } else {
-    __syncthreads();
-  }
-  if constexpr (!Config::kSwap) device::ptx::let_next_kernel_start();
-  device::ptx::wait_for_earlier_kernels();
-
+  // From the first instruction to the first load a kernel does nothing for its product, 1.3 of 12 us of a decode layer
+  // before this order (docs/experiments.md): the loading thread prepares the ring itself and waits for nobody in its
+  // CTA.
   if (warpgroup == kConsumerWarpgroups) {
     device::ptx::setmaxnreg_decrease<Config::kProducerRegisters>();
-    if (threadIdx.x == 128 * kConsumerWarpgroups) produce<Config>(p, shared, place, smem_stages);
+    const bool loads = threadIdx.x == 128 * kConsumerWarpgroups;
+    if (loads) {
+      device::ptx::tma_prefetch_descriptor(&p.a);
+      device::ptx::tma_prefetch_descriptor(&p.b);
+      shared.ring.init(1, Config::kReaders * Config::kCtas);
+    }
+    Producer<Config> producer(p, shared, place, smem_stages);
+    __syncwarp();
+    if constexpr (Config::kCtas == 1) {
+      device::ptx::named_barrier_arrive(kStarted, kThreads);
+    } else {
+      await_cluster_start();
+    }
+    if constexpr (!Config::kSwap) device::ptx::let_next_kernel_start();
+    device::ptx::wait_for_earlier_kernels();
+    if (loads) producer.run();
     __syncwarp();
     if (p.output == Output::cluster) device::ptx::cluster_sync();
-    if (in_cluster) device::ptx::cluster_arrive();
   } else {
     device::ptx::setmaxnreg_increase<Config::kConsumerRegisters>();
+    if (threadIdx.x == 0) prepare_epilogue<Config>(p, shared);
+    if constexpr (Config::kCtas == 1) {
+      device::ptx::named_barrier_sync(kStarted, kThreads);
+    } else {
+      __syncwarp();
+      await_cluster_start();
+    }
+    if constexpr (!Config::kSwap) device::ptx::let_next_kernel_start();
+    device::ptx::wait_for_earlier_kernels();
     consume<Config>(p, shared, place, smem_stages, warpgroup);
   }
-  // A CTA's shared memory outlives its neighbours' loads into it, arrivals at it and reads of it.
-  if (in_cluster) device::ptx::cluster_wait();
+  // A CTA's shared memory outlives its neighbours' reads of it.
+  if (p.output == Output::cluster) device::ptx::cluster_sync();
 }
 
 }  // namespace gemmx::sm90

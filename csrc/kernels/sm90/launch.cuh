@@ -75,6 +75,7 @@ struct Launcher {
     params.batch_c = p.c.batch_stride != 0;
     params.c = params.c_by_tma ? encode_c(spec, written) : CUtensorMap{};
     state->cluster = Config::kCtas * (in_cluster ? splits : 1);
+    params.cluster = device::FastDivisor(static_cast<uint32_t>(state->cluster));
     const int resident = resident_clusters(spec, state->cluster, device);
     set_schedule(p, plan, splits, in_cluster, resident, params);
     state->partial_bytes = state->partials ? size_of(DType::f32) * written.batch * p.m * p.n : 0;
@@ -325,6 +326,7 @@ struct Launcher {
                                                    along_m ? RasterOrder::along_m : RasterOrder::along_n, plan.swizzle);
     params.tiles = static_cast<uint32_t>(device::cta_count(m, n, p.batch, in_grid, kClusterTileM, kClusterTileN));
     params.splits = splits;
+    params.k_cuts = device::make_k_cuts(p.k, 2, splits, Config::kTileK);
     params.stream_k = {};
     if (plan.schedule == Schedule::stream_k) {
       params.stream_k = device::make_stream_k(params.tiles, ceil_div(p.k, Config::kTileK), resident);

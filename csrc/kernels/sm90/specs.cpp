@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/splits.h"
+#include "device/scheduler/k_cuts.cuh"
 #include "device/scheduler/stream_k.cuh"
 #include "device/scheduler/tile_scheduler.cuh"
 #include "kernels/sm90/pack.cuh"
@@ -60,6 +61,9 @@ std::string check_extents(const KernelSpec& s, const Problem& p, int sm_count) {
            std::to_string(sm_count) + " SMs";
   }
   const int64_t limit = max_splits(p.k, kElementBytes);
+  if (p.splits > device::kMaxSplits) {
+    return "cuts K in at most " + std::to_string(device::kMaxSplits) + " parts, got splits=" + std::to_string(p.splits);
+  }
   if (p.splits > limit) {
     return "splits is " + std::to_string(p.splits) + ", but K=" + std::to_string(p.k) + " can be cut into at most " +
            std::to_string(limit) + " (one per " + std::to_string(cut_unit(kElementBytes)) + " elements)";
