@@ -68,15 +68,21 @@ struct BoxStore {
     __syncwarp();
   }
 
+  // Which code serves a call: bytes of an element of D where alpha and bias are all, else kGeneral.
+  static constexpr int kGeneral = 0;
+  __device__ static __forceinline__ int path_of(const EpilogueParams& e) {
+    return e.c != nullptr || e.activation != Activation::none ? kGeneral : e.d_dtype == DType::f32 ? 4 : 2;
+  }
+
   // (m, n): the warp's first row and column in D; smem_buffers: kBytes, 1024-byte aligned. tensor_map: nullptr stores
-  // by rows. `boxes` counts the boxes of this warp so far.
+  // by rows. `boxes` counts the boxes of this warp so far. path: path_of(e).
   __device__ static __forceinline__ void run(const EpilogueParams& e, const void* tensor_map, int batch, int m, int n,
                                              const float (&acc)[kN / 2], uint32_t smem_buffers, int lane,
-                                             uint32_t& boxes, const CByTma& c = {false, nullptr, 0, 0}) {
+                                             uint32_t& boxes, int path, const CByTma& c = {false, nullptr, 0, 0}) {
     const Place at{e, tensor_map, c, batch, m, n, smem_buffers, lane};
-    if (e.c != nullptr || e.activation != Activation::none) {
+    if (path == kGeneral) {
       store_general(at, acc, boxes);
-    } else if (e.d_dtype == DType::f32) {
+    } else if (path == 4) {
       store_plain<4>(at, acc, boxes);
     } else {
       store_plain<2>(at, acc, boxes);

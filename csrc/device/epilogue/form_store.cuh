@@ -141,12 +141,13 @@ struct FormStore {
 
   __device__ static __forceinline__ void store(const Target& to, int batch, int m, int n, const float (&x)[kValues],
                                                uint32_t smem_buffers, int lane, uint32_t& boxes) {
-    BoxStore<kN>::run(finished(to.e), to.tensor_map, batch, m, n, x, smem_buffers, lane, boxes);
+    const EpilogueParams e = finished(to.e);
+    BoxStore<kN>::run(e, to.tensor_map, batch, m, n, x, smem_buffers, lane, boxes, BoxStore<kN>::path_of(e));
   }
 };
 
 // The same with swapped operands, gated: kN rows of D, 16 columns from n on; gate and up are accumulators of their own.
-template <int kN, bool kAux, class Function>
+template <DType kType, int kN, bool kAux, class Function>
 struct TransposedGatedStore {
   static constexpr int kValues = kN / 2;
   using Store = TransposedStore<kN>;
@@ -159,14 +160,22 @@ struct TransposedGatedStore {
     pre_activation(e, 0, n, gate_acc, lane, gate);
     pre_activation(e, 1, n, up_acc, lane, up);
     if constexpr (kAux) {
-      Store::run(finished(z_layout), 0, m, n, n_end, gate, lane);
-      Store::run(finished(z_layout), 1, m, n, n_end, up, lane);
+      store(finished(z_layout), 0, n_end, m, n, gate, lane);
+      store(finished(z_layout), 1, n_end, m, n, up, lane);
     }
     apply_gate<Function>(gate, up, e);
-    Store::run(finished(e), 0, m, n, n_end, gate, lane);
+    store(finished(e), 0, n_end, m, n, gate, lane);
   }
 
  private:
+  __device__ static __forceinline__ void store(const EpilogueParams& e, int batch, int n_end, int m, int n,
+                                               const float (&x)[kValues], int lane) {
+    if (Store::template is_plain<kType>(e)) {
+      Store::template run_plain<kType>(e, batch, m, n, n_end, x, lane);
+    } else {
+      Store::run(e, batch, m, n, n_end, x, lane);
+    }
+  }
   __device__ static __forceinline__ void pre_activation(const EpilogueParams& e, int half, int n,
                                                         const float (&acc)[kValues], int lane, float (&z)[kValues]) {
 #pragma unroll

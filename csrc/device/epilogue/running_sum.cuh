@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "device/ptx/thread.cuh"
+
 namespace gemmx::device {
 
 // kCount: accumulators of a lane in a block, a multiple of 4.
@@ -30,7 +32,7 @@ struct RunningSum {
         if (!is_last) kept[i] = x;
       }
     } else {
-      float4* const at = reinterpret_cast<float4*>(memory) + threadIdx.x % kThreads;
+      float4* const at = reinterpret_cast<float4*>(memory) + ptx::read_thread_index() % kThreads;
       if (!is_first) {
         // Rolled, and a branch for each group of registers, which have no run-time index: else all loads are issued
         // before the first sum, and registers spill.

@@ -339,7 +339,7 @@ __device__ __forceinline__ void store_form(const GemmParams& p, const WorkTile& 
   if constexpr (Config::kSwap) {
     static_assert(Config::kGated && Config::kBlocks == 2, "swapped forms are gated: gate, up");
     const int end = w.m + Config::kOutM;
-    device::TransposedGatedStore<Config::kTileN, Config::kAux, typename Config::Function>::run(
+    device::TransposedGatedStore<Config::kType, Config::kTileN, Config::kAux, typename Config::Function>::run(
         p.epilogue, p.z_layout, end, w.n, w.m + row, acc[0], acc[1], lane);
   } else {
     using Store = device::FormStore<Config::kOutN, Config::kGated, Config::kAux, typename Config::Function>;
@@ -393,9 +393,14 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   uint32_t boxes = 0;
   int turn = 0;
   bool first = true;
-  // Read while the first stage is on its way, not when the last product is there.
-  int plain = Config::kSwap && Transposed::template is_plain<Config::kType>(p.epilogue);
-  asm volatile("" : "+r"(plain));
+  // Read while the first stage is on its way, not when the last product is there: which path the epilogue takes.
+  int path = 0;
+  if constexpr (Config::kSwap) {
+    path = Transposed::template is_plain<Config::kType>(p.epilogue);
+  } else if constexpr (kBoxes) {
+    path = Box::path_of(p.epilogue);
+  }
+  asm volatile("" : "+r"(path));
   const auto c_of = [&](const WorkTile& w) {
     const auto barriers = static_cast<uint32_t>(__cvta_generic_to_shared(shared.c_full[warpgroup * 4 + warp]));
     return typename Box::CByTma{p.c_by_tma, &p.c, p.batch_c ? w.batch : 0, barriers};
@@ -461,7 +466,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
           Box::put_partial(&p.partial, w.slot, row, acc[block], smem_buffer, lane, boxes);
         }
       } else if constexpr (Config::kSwap) {
-        if (plain) {
+        if (path != 0) {
           Transposed::template run_plain<Config::kType>(p.epilogue, w.plane, w.n, w.m + row, w.m + Config::kTileM,
                                                         acc[block], lane);
         } else {
@@ -471,7 +476,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
         if constexpr (kBoxes) {
           if (block > 0 && p.c_by_tma) Box::load_first(c_of(w), w.m + row, w.n, smem_buffer, lane, boxes);
           Box::run(p.epilogue, p.output == Output::tma ? &p.d : nullptr, w.plane, w.m + row, w.n, acc[block],
-                   smem_buffer, lane, boxes, c_of(w));
+                   smem_buffer, lane, boxes, path, c_of(w));
         }
       } else {
         Staged::run(p.epilogue, w.plane, w.m + row, w.n, acc[block], reinterpret_cast<float*>(buffer), lane);
