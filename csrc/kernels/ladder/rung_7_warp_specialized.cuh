@@ -120,7 +120,7 @@ __device__ __forceinline__ void consume(const TmaParams& p, SharedStorage& smem,
     const device::TileCoord tile = p.order.coord(walk.index);
     const int m = walk.m(tile) + warp * 16, n = static_cast<int>(tile.n) * kTileN;
     if (p.stores_by_tma) {
-      TmaStore::run(p.epilogue, &p.d, 0, m, n, acc, buffer_address, lane, boxes);
+      TmaStore::run(p.epilogue, &p.d, 0, m, n, acc, buffer_address, lane, boxes, TmaStore::path_of(p.epilogue));
     } else {
       Store::run(p.epilogue, 0, m, n, acc, reinterpret_cast<float*>(buffer), lane);
     }
