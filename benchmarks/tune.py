@@ -8,10 +8,11 @@ with a cold L2 (the one timer of the benchmarks), in groups where the device doe
 three always among themselves. They are written fastest first; a plan of gemmx's own kernels stands before one of
 cuBLASLt that is less than 1 % faster, which is within what two runs differ by.
 
-A plan is timed twice, and the two times are added up: behind itself, as in the suites, and behind elementwise kernels,
-as in a model between two layers. The ranks differ. A kernel that starts while the one before it still runs hides its
-start behind itself, and can't behind a kernel that does not let it in; a large product behind itself is limited by the
-card's power, and between kernels that wait for memory by what its tile reads of shared memory.
+A plan is timed twice: behind itself, as in the suites, and behind elementwise kernels, as in a model between two
+layers. The ranks differ. A kernel that starts while the one before it still runs hides its start behind itself, and
+can't behind a kernel that does not let it in; a large product behind itself is limited by the card's power, and between
+kernels that wait for memory by what its tile reads of shared memory. A plan's rank is the worse of what it loses to the
+best plan in either place, so that no place pays much for the other.
 """
 
 from __future__ import annotations
@@ -65,10 +66,18 @@ def is_own(plan: Any) -> bool:
     return kernel_family(plan.kernel) != "cublaslt"
 
 
-def ranked(plans: Mapping[str, Any], times: Mapping[str, float]) -> list[Any]:
-    """The plans that were timed, best first; an own kernel gets the benefit of the noise."""
-    timed = [(us, plans[name]) for name, us in times.items()]
-    return [plan for _, plan in sorted(timed, key=lambda x: x[0] * (1 - NOISE if is_own(x[1]) else 1))]
+def ranked(plans: Mapping[str, Any], *places: Mapping[str, float]) -> list[Any]:
+    """The plans, best first, by the worst of their times over the best plan's in the same place.
+
+    places: us of every plan in each. An own kernel gets the benefit of the noise.
+    """
+    best = [min(place.values(), default=1.0) for place in places]
+
+    def loss(name: str) -> float:
+        worst = max(place[name] / us for place, us in zip(places, best, strict=True))
+        return worst * (1 - NOISE if is_own(plans[name]) else 1)
+
+    return [plans[name] for name in sorted(places[0], key=loss)]
 
 
 def behind_elementwise(case: Case, call: Call) -> Arm:
@@ -85,12 +94,12 @@ def behind_elementwise(case: Case, call: Call) -> Arm:
 
 
 def time_plans(case: Case, calls: Mapping[str, Call], **times: Any) -> tuple[dict[str, float], dict[str, float]]:
-    """(us behind itself, that and us behind elementwise kernels together) of each call that ran."""
+    """(us behind itself, us behind elementwise kernels) of each call that ran."""
     arms = {name: case.arm(call) for name, call in calls.items()}
     arms |= {name + BEHIND: behind_elementwise(case, call) for name, call in calls.items()}
     timings = {name: timing for name, timing in time_arms(arms, sets=case.sets, **times).items() if not timing.error}
-    alone = {name: timings[name].median_us for name in calls if name in timings and name + BEHIND in timings}
-    return alone, {name: us + timings[name + BEHIND].median_us for name, us in alone.items()}
+    ran = [name for name in calls if name in timings and name + BEHIND in timings]
+    return {name: timings[name].median_us for name in ran}, {name: timings[name + BEHIND].median_us for name in ran}
 
 
 def calls_at_once(case: Case) -> int:
@@ -115,21 +124,21 @@ def measure(
         calls[name] = case.gemmx_call(**request_for(plan), **numerics)
         check_call(case, calls[name], plan.kernel)  # right before fast
     alone: dict[str, float] = {}
-    quick: dict[str, float] = {}
+    behind: dict[str, float] = {}
     names, size = list(plans), calls_at_once(case)
     for first in range(0, len(names), size):
         some = {name: calls[name] for name in names[first : first + size]}
         found = time_plans(case, some, warmup_us=20_000.0, budget_us=20_000.0 * len(some), min_rounds=5)
         alone |= found[0]
-        quick |= found[1]
-    order = ranked(plans, quick)
+        behind |= found[1]
+    order = ranked(plans, alone, behind)
     best = order[:KEPT]
     if not any(is_own(plan) for plan in best):
         best += [plan for plan in order[KEPT:] if is_own(plan)][:1]
     # Again among themselves: a large GEMM is limited by power, and slow arms beside it give it a cooler card.
-    finals, times = time_plans(case, {str(plan): calls[str(plan)] for plan in best}, budget_us=budget_us)
+    finals = time_plans(case, {str(plan): calls[str(plan)] for plan in best}, budget_us=budget_us)
     regret = alone[next(iter(plans))] / min(alone.values())  # of the model's first
-    return regret, [row_dict(problem, plan, four_digits(finals[str(plan)])) for plan in ranked(plans, times)]
+    return regret, [row_dict(problem, plan, four_digits(finals[0][str(plan)])) for plan in ranked(plans, *finals)]
 
 
 def identity(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -393,14 +393,21 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   uint32_t boxes = 0;
   int turn = 0;
   bool first = true;
-  // Read while the first stage is on its way, not when the last product is there: which path the epilogue takes.
+  // Which path the epilogue takes, read while the first stage is on its way, not when the last product is there; where
+  // the accumulators leave a register for it.
+  constexpr bool kReadsAhead = Config::kBlocks * Config::kTileN / 2 < 112;
+  const auto read_path = [&] {
+    if constexpr (Config::kSwap) {
+      return static_cast<int>(Transposed::template is_plain<Config::kType>(p.epilogue));
+    } else {
+      return kBoxes ? Box::path_of(p.epilogue) : 0;
+    }
+  };
   int path = 0;
-  if constexpr (Config::kSwap) {
-    path = Transposed::template is_plain<Config::kType>(p.epilogue);
-  } else if constexpr (kBoxes) {
-    path = Box::path_of(p.epilogue);
+  if constexpr (kReadsAhead) {
+    path = read_path();
+    asm volatile("" : "+r"(path));
   }
-  asm volatile("" : "+r"(path));
   const auto c_of = [&](const WorkTile& w) {
     const auto barriers = static_cast<uint32_t>(__cvta_generic_to_shared(shared.c_full[warpgroup * 4 + warp]));
     return typename Box::CByTma{p.c_by_tma, &p.c, p.batch_c ? w.batch : 0, barriers};
@@ -448,6 +455,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
       }
       continue;
     }
+    if constexpr (!kReadsAhead) path = read_path();
     // One tile a CTA then: the fp32 tile goes where the stages were, once every consumer is done with them.
     if (p.output == Output::cluster && !Config::kPingpong) {
       named_barrier_sync(kAllConsumers, 128 * kConsumerWarpgroups);
