@@ -27,13 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 # 108 bytes: odd alignment with both operands' rows across K, on an architecture whose products are tcgen05's to serve.
 _SPILLING_ON_SM100 = [f"sm80_gemm_{dtype}_{dtype}_f32_any_mn_64x64x32_w32x32_s3_align2" for dtype in ("bf16", "f16")]
-# 8 bytes, which the epilogue reads once a tile and the loop over K never: beside 128 accumulators a lane the sum of
-# cuts (running_sum.cuh) leaves no other place for them.
-_SPILLING_ON_SM90 = ["sm90_gemm_bf16_bf16_f32_any_kk_256x128x64_1x1_coop_s4"]
-ALLOWED_SPILLS = {
-    *((name, "100a") for name in _SPILLING_ON_SM100),
-    *((name, "90a") for name in _SPILLING_ON_SM90),
-}
+ALLOWED_SPILLS = {(name, "100a") for name in _SPILLING_ON_SM100}
 # Families whose kernels are host code that calls a library.
 HOST_FAMILIES = {"cublaslt"}
 

@@ -223,20 +223,16 @@ struct WorkLoop {
   __device__ __forceinline__ bool any() const { return index < p.tiles || units > 0; }
   // ends: false leaves a whole tile to be taken once more.
   __device__ __forceinline__ WorkTile take(bool ends = true) {
-    // One call of whole_tile(): a copy of it is 60 instructions, and a first load waits for each that is fetched.
-    const bool whole = index < p.tiles;
-    device::StreamKPart part{};
-    uint32_t tile = index;
-    if (whole) {
+    if (index < p.tiles) {
+      const WorkTile w = whole_tile(p, place, index);
       if (ends) index += place.clusters;
-    } else {
-      part = p.stream_k.part(place.cluster, unit, units);
-      unit += part.k_tiles;
-      units -= part.k_tiles;
-      tile = p.stream_k.first + part.tile;
+      return w;
     }
-    WorkTile w = whole_tile(p, place, tile);
-    if (!whole && part.k_tiles != p.stream_k.k_tiles.divisor) {
+    const device::StreamKPart part = p.stream_k.part(place.cluster, unit, units);
+    unit += part.k_tiles;
+    units -= part.k_tiles;
+    WorkTile w = whole_tile(p, place, p.stream_k.first + part.tile);
+    if (part.k_tiles != p.stream_k.k_tiles.divisor) {
       w.k_begin = static_cast<int>(part.k_begin);
       w.k_tiles = static_cast<int>(part.k_tiles);
       w.slot = static_cast<int>(part.slot * Config::kCtas + place.m + place.n * Config::kClusterM);
@@ -530,7 +526,6 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
   const auto smem_stages = static_cast<uint32_t>(__cvta_generic_to_shared(smem));
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
-  const auto place = Place<Config>::current(p);
 
   // From the first instruction to the first load a kernel does nothing for its product, 1.3 of 12 us of a decode layer
   // before this order (docs/experiments.md): the loading thread prepares the ring itself and waits for nobody in its
@@ -543,6 +538,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
       device::ptx::tma_prefetch_descriptor(&p.b);
       shared.ring.init(1, Config::kReaders * Config::kCtas);
     }
+    const auto place = Place<Config>::current(p);
     Producer<Config> producer(p, shared, place, smem_stages);
     __syncwarp();
     if constexpr (Config::kCtas == 1) {
@@ -566,6 +562,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
     }
     if constexpr (!Config::kSwap) device::ptx::let_next_kernel_start();
     device::ptx::wait_for_earlier_kernels();
+    const auto place = Place<Config>::current(p);  // here: what is worked out for both branches spills in large tiles
     consume<Config>(p, shared, place, smem_stages, warpgroup);
   }
   // A CTA's shared memory outlives its neighbours' reads of it.
