@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812, as everywhere
 from torch import Tensor, nn
+from torch._inductor import config as inductor_config
 from torch._inductor.utils import fresh_cache
 
 import gemmx
@@ -31,7 +32,8 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
-    with fresh_cache():
+    # Inductor pads a 16-bit product of 132 rows, or not, by what it times: one run's graphs are not the next one's.
+    with fresh_cache(), inductor_config.patch(shape_padding=False):
         yield
 
 
@@ -63,7 +65,7 @@ def test_block(dtype: torch.dtype) -> None:
         compiled = torch.compile(model, fullgraph=True)
         assert_near(compiled(x), model(x))
         launched = launches(lambda: compiled(x))
-        assert sum(launched.values()) >= len(OPS), launched
+        assert sum(launched.values()) >= len(OPS), f"{launched}, {report}"
     assert [row.op for row in report.rewritten] == OPS
 
 

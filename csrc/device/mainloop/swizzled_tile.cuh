@@ -34,10 +34,10 @@ struct SwizzledTile {
 
   __device__ static constexpr uint64_t descriptor() { return ptx::swizzled_descriptor(kKMajor ? 16 : kSlabBytes); }
 
-  // A cluster that shares the tile loads one slice per CTA: some slabs of a K-major tile that has enough of them, which
-  // makes fewer and larger boxes; else some rows of every slab or, where the rows are too few, some slabs.
+  // A cluster that shares the tile loads one slice per CTA: some rows of every slab or, where the rows are too few,
+  // some slabs.
   template <int kSlices>
-  static constexpr bool kSlicesRows = kRows % (8 * kSlices) == 0 && !(kKMajor && kSlabs % kSlices == 0);
+  static constexpr bool kSlicesRows = kRows % (8 * kSlices) == 0;
   template <int kSlices>
   static constexpr int kBoxRows = kSlicesRows<kSlices> ? kRows / kSlices : kRows;
 

@@ -9,7 +9,8 @@
 // computes D^T; "row" and "column" below are the kernel's.
 //
 //   warpgroups 0 and 1   consumers: wgmma on the stages, then the epilogue of their tile
-//   warpgroup 2          one thread fills the stages by TMA, the rest of the warpgroup only gives up its registers
+//   warpgroup 2          one thread fills the stages by TMA, or two do where A and B have stages of their own
+//                        (pipeline.cuh); the rest of the warpgroup only gives up its registers
 //
 //   cooperative   the consumers work on one tile, tile.m / 2 rows each
 //   pingpong      each consumer takes every other tile, so that one's epilogue runs behind the other's wgmma; it
@@ -25,8 +26,9 @@
 // lets the next one start at its own start or, with swapped operands, at its last load: in a chain of short kernels the
 // SMs would fill with waiting CTAs of two kernels (M = 16, 128 CTAs each, 115.3 us a block for 116.5). Asking L2 for
 // weights before the wait loses in every case (docs/experiments.md).
-// Shared memory: [stage 0: A, B] ... [stage S-1: A, B] [2 x 2 KB for each consumer warp's boxes of C and D] [barriers],
-// without boxes with swap_ab; with split-K in a cluster the stages hold the fp32 tile at the end.
+// Shared memory: [stage 0: A, B] ... [stage S-1: A, B], or [A] ... [A] [B] ... [B], [2 x 2 KB for each consumer warp's
+// boxes of C and D] [barriers], without boxes with swap_ab; with split-K in a cluster the stages hold the fp32 tile at
+// the end.
 #pragma once
 
 #include <cuda.h>
@@ -75,8 +77,9 @@ struct Config {
   static constexpr int kStoringWarps = static_cast<int>(ceil_div(kBlockRows, 16));  // of four, in a block
   static constexpr int kClusterM = kRow.cluster.m, kClusterN = kRow.cluster.n;
   static constexpr int kCtas = kClusterM * kClusterN;  // that a stage is multicast to
-  static constexpr int kStages = kRow.stages;
-  static constexpr int kSmemBytes = smem_bytes(kRow);
+  static constexpr int kStages = kRow.stages, kStagesA = kRow.stages_a;
+  static constexpr bool kTwoRings = kStagesA > 0;
+  static constexpr int kStagesBytes = stages_bytes(kRow), kSmemBytes = smem_bytes(kRow);
   static constexpr int kEpilogueBytesOfWarp = epilogue_bytes_of_warp(kRow);
   // Consumer warps that read one stage.
   static constexpr int kReaders = kPingpong ? 4 : kConsumerWarps;
@@ -139,14 +142,17 @@ struct GemmParams {
   int cut_tiles[kMaxCutsOfCta];  // K tiles of each
   device::KCuts k_cuts;
   device::FastDivisor cluster;  // its CTAs
+  uint32_t stage_bytes_a;       // as stage_bytes, where A has stages of its own and stage_bytes is B's
 };
 
 template <class Config>
 struct SharedStorage {
-  using Mainloop = device::WgmmaMainloop<Config>;
-  unsigned char stages[Config::kStages][Mainloop::kStageBytes];
+  unsigned char stages[Config::kStagesBytes];
   unsigned char epilogue[kConsumerWarps][Config::kEpilogueBytesOfWarp];
-  alignas(128) device::Ring<Config::kStages> ring;
+  alignas(128) device::Ring<Config::kStages> ring;  // of both operands or of B
+  struct None {};
+  [[no_unique_address]] std::conditional_t<Config::kTwoRings, device::Ring<Config::kTwoRings ? Config::kStagesA : 1>,
+                                           None> ring_a;
   uint64_t c_full[kConsumerWarps][kBoxesOfWarp];  // of the boxes of C that have landed
 };
 
@@ -255,7 +261,8 @@ __device__ __forceinline__ void load_gate_and_up(const GemmParams& p, const CUte
   }
 }
 
-// The thread that fills the stages. Its first tile is worked out when it is made, which nothing waits for.
+// A thread that fills stages, of both operands or of one. Its first tile is worked out when it is made, which nothing
+// waits for.
 template <class Config>
 struct Producer {
   using Mainloop = device::WgmmaMainloop<Config>;
@@ -275,10 +282,23 @@ struct Producer {
     asm volatile("" : "+r"(tile.m), "+r"(tile.n), "+r"(tile.batch), "+r"(tile.k_begin), "+r"(tile.k_tiles));
   }
 
-  __device__ __forceinline__ void run() {
-    device::RingState<Config::kStages> at;
+  // `operand`: with two rings, which of them the thread fills: 0 for A, 1 for B.
+  __device__ __forceinline__ void run(int operand) {
+    if constexpr (!Config::kTwoRings) {
+      fill<true, true>(shared.ring, smem_stages, p.stage_bytes);
+    } else if (operand == 0) {
+      fill<true, false>(shared.ring_a, smem_stages, p.stage_bytes_a);
+    } else {
+      fill<false, true>(shared.ring, smem_stages + Config::kStagesA * TileA::kBytes, p.stage_bytes);
+    }
+  }
+
+ private:
+  template <bool kA, bool kB, int kStages>
+  __device__ __forceinline__ void fill(const device::Ring<kStages>& ring, uint32_t smem, uint32_t bytes) {
+    device::RingState<kStages> at;
     for (;;) {
-      load(tile, at);
+      load<kA, kB>(tile, ring, smem, bytes, at);
       if (!work.any()) break;
       tile = work.take();
     }
@@ -286,32 +306,34 @@ struct Producer {
     // The neighbours arrive at this CTA's barriers: it lives until the last of them has.
     if constexpr (Config::kCtas > 1) {
 #pragma unroll 1
-      for (int s = 0; s < Config::kStages; ++s, at.advance()) shared.ring.wait_empty(at);
+      for (int s = 0; s < kStages; ++s, at.advance()) ring.wait_empty(at);
     }
   }
 
- private:
-  __device__ __forceinline__ void load(const WorkTile& w, device::RingState<Config::kStages>& at) {
+  template <bool kA, bool kB, int kStages>
+  __device__ __forceinline__ void load(const WorkTile& w, const device::Ring<kStages>& ring, uint32_t smem,
+                                       uint32_t bytes, device::RingState<kStages>& at) {
+    constexpr int kBytesA = kA ? TileA::kBytes : 0, kBytesB = kB ? TileB::kBytes : 0;  // of a stage
     const int batch_a = p.batch_a ? w.batch : 0;
     const int batch_b = p.batch_b ? w.batch : 0;
     int k = w.k_begin * Config::kTileK;
     for (int i = 0; i < w.k_tiles; ++i, k += Config::kTileK, at.advance()) {
-      shared.ring.wait_empty(at);
-      const uint32_t barrier = shared.ring.full_address(at.stage);
-      const uint32_t stage = smem_stages + at.stage * Mainloop::kStageBytes;
-      device::ptx::mbarrier_arrive_expect_tx(barrier, p.stage_bytes);
-      if constexpr (Config::kGated && Config::kSwap) {
+      ring.wait_empty(at);
+      const uint32_t barrier = ring.full_address(at.stage);
+      const uint32_t stage = smem + at.stage * (kBytesA + kBytesB);
+      device::ptx::mbarrier_arrive_expect_tx(barrier, bytes);
+      if constexpr (kA && Config::kGated && Config::kSwap) {
         load_gate_and_up<TileA, Config::kClusterN>(p, &p.a, stage, barrier, w.m, k, place.n, place.group_mask(),
                                                    p.policy_a);
-      } else {
+      } else if constexpr (kA) {
         TileA::template load<Config::kClusterN>(&p.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
                                                 p.policy_a);
       }
-      if constexpr (Config::kGated && !Config::kSwap) {
-        load_gate_and_up<TileB, Config::kClusterM>(p, &p.b, stage + TileA::kBytes, barrier, w.n, k, place.m,
+      if constexpr (kB && Config::kGated && !Config::kSwap) {
+        load_gate_and_up<TileB, Config::kClusterM>(p, &p.b, stage + kBytesA, barrier, w.n, k, place.m,
                                                    place.group_mask(), p.policy_b);
-      } else {
-        TileB::template load<Config::kClusterM>(&p.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
+      } else if constexpr (kB) {
+        TileB::template load<Config::kClusterM>(&p.b, stage + kBytesA, barrier, w.n, k, batch_b, place.m,
                                                 place.group_mask(), p.policy_b);
       }
     }
@@ -358,6 +380,16 @@ __device__ __forceinline__ device::GateGradientStore<Config::kBlocks, Config::kT
   return {&p.c, &p.d, w.m + row, w.n, smem_buffer, address};
 }
 
+template <class Config>
+__device__ __forceinline__ typename device::WgmmaMainloop<Config>::Stages stages_of(const SharedStorage<Config>& shared,
+                                                                                    uint32_t smem_stages) {
+  if constexpr (Config::kTwoRings) {
+    return {shared.ring_a, shared.ring, smem_stages};
+  } else {
+    return {shared.ring, smem_stages};
+  }
+}
+
 // One consumer warpgroup.
 template <class Config>
 __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Config>& shared, const Place<Config>& place,
@@ -383,7 +415,8 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   unsigned char* const buffer = shared.epilogue[warpgroup * 4 + warp];
   const auto smem_buffer = static_cast<uint32_t>(__cvta_generic_to_shared(buffer));
   typename Mainloop::Accumulators acc;
-  device::RingState<Config::kStages> at;
+  const auto stages = stages_of<Config>(shared, smem_stages);
+  typename Mainloop::State at;
   RunningSum<Config> sum;
   int cut = 0;  // of the tile, where this CTA adds up its cuts
   uint32_t boxes = 0;
@@ -429,7 +462,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
     // The producer loads K straight through: a cut begins where the accumulators start from zero again.
     const bool in_cuts = Config::kPlain && p.cuts > 1;
     const int k_tiles = in_cuts ? p.cut_tiles[cut] : w.k_tiles;
-    Mainloop::run(acc, shared.ring, smem_stages, at, k_tiles, first_row, lane, place.first, [&] {
+    Mainloop::run(acc, stages, at, k_tiles, first_row, lane, place.first, [&] {
       if (Config::kPingpong && ends && work.any()) named_barrier_arrive(kTurn + turn, 2 * 128);
     });
     if (in_cuts) {
@@ -532,11 +565,16 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   // CTA.
   if (warpgroup == kConsumerWarpgroups) {
     device::ptx::setmaxnreg_decrease<Config::kProducerRegisters>();
-    const bool loads = threadIdx.x == 128 * kConsumerWarpgroups;
+    const int warp = static_cast<int>(threadIdx.x / 32) - 4 * kConsumerWarpgroups;  // 0 fills A or both, 1 fills B
+    const bool loads = warp < (Config::kTwoRings ? 2 : 1) && threadIdx.x % 32 == 0;
     if (loads) {
-      device::ptx::tma_prefetch_descriptor(&p.a);
-      device::ptx::tma_prefetch_descriptor(&p.b);
-      shared.ring.init(1, Config::kReaders * Config::kCtas);
+      constexpr int kArrivals = Config::kReaders * Config::kCtas;
+      if (!Config::kTwoRings || warp == 0) device::ptx::tma_prefetch_descriptor(&p.a);
+      if (!Config::kTwoRings || warp == 1) device::ptx::tma_prefetch_descriptor(&p.b);
+      if (!Config::kTwoRings || warp == 1) shared.ring.init(1, kArrivals);
+      if constexpr (Config::kTwoRings) {
+        if (warp == 0) shared.ring_a.init(1, kArrivals);
+      }
     }
     const auto place = Place<Config>::current(p);
     Producer<Config> producer(p, shared, place, smem_stages);
@@ -548,7 +586,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
     }
     if constexpr (!Config::kSwap) device::ptx::let_next_kernel_start();
     device::ptx::wait_for_earlier_kernels();
-    if (loads) producer.run();
+    if (loads) producer.run(warp);
     __syncwarp();
     if (p.output == Output::cluster) device::ptx::cluster_sync();
   } else {
