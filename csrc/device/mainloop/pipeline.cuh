@@ -4,12 +4,6 @@
 //   empty[s]   every consumer warp that reads the stage, in every CTA that it was multicast to, is done with it
 //
 // Both sides walk the ring in the same order; a parity bit tells one round from the next.
-//
-// OneRing    a stage holds a K tile of A and of B
-// TwoRings   A and B have rings of their own, filled by a thread each. With few rows of A, which every CTA reads from
-//            L2, and weights in B, which come from DRAM once, common stages keep as many bytes of A in flight as their
-//            size says, and too few of B: 64x32x128 tiles, 8 stages, have 64 KB of B in flight, and draw 4.0 TB/s of an
-//            H200's 4.7
 #pragma once
 
 #include <cstdint>
@@ -76,49 +70,6 @@ struct Ring {
  private:
   __device__ static __forceinline__ uint32_t address(const uint64_t& barrier) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(&barrier));
-  }
-};
-
-// Config as for WgmmaMainloop; TileA, TileB: SwizzledTile. What a consumer needs of the stages.
-template <class Config, class TileA, class TileB>
-struct OneRing {
-  const Ring<Config::kStages>& ring;
-  uint32_t smem;
-  static constexpr int kStageBytes = TileA::kBytes + TileB::kBytes;
-  using State = RingState<Config::kStages>;
-
-  __device__ __forceinline__ void wait_full(const State& at) const { ring.wait_full(at); }
-  __device__ __forceinline__ uint32_t a(const State& at) const { return smem + at.stage * kStageBytes; }
-  __device__ __forceinline__ uint32_t b(const State& at) const { return a(at) + TileA::kBytes; }
-  __device__ __forceinline__ void release(const State& at, int lane, uint32_t first_cta) const {
-    ring.template release<Config::kCtas>(at.stage, lane, first_cta);
-  }
-};
-
-template <class Config, class TileA, class TileB>
-struct TwoRings {
-  const Ring<Config::kStagesA>& ring_a;
-  const Ring<Config::kStages>& ring_b;
-  uint32_t smem;
-  static_assert(Config::kCtas == 1, "stages of their own are filled by a thread each, and not multicast");
-  struct State {
-    RingState<Config::kStagesA> of_a;
-    RingState<Config::kStages> of_b;
-    __device__ __forceinline__ void advance() { of_a.advance(), of_b.advance(); }
-    __device__ __forceinline__ void advance(uint32_t count) { of_a.advance(count), of_b.advance(count); }
-  };
-
-  __device__ __forceinline__ void wait_full(const State& at) const {
-    ring_a.wait_full(at.of_a);
-    ring_b.wait_full(at.of_b);
-  }
-  __device__ __forceinline__ uint32_t a(const State& at) const { return smem + at.of_a.stage * TileA::kBytes; }
-  __device__ __forceinline__ uint32_t b(const State& at) const {
-    return smem + Config::kStagesA * TileA::kBytes + at.of_b.stage * TileB::kBytes;
-  }
-  __device__ __forceinline__ void release(const State& at, int lane, uint32_t) const {
-    ring_a.template release<1>(at.of_a.stage, lane, 0);
-    ring_b.template release<1>(at.of_b.stage, lane, 0);
   }
 };
 

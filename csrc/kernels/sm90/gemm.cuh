@@ -9,8 +9,7 @@
 // computes D^T; "row" and "column" below are the kernel's.
 //
 //   warpgroups 0 and 1   consumers: wgmma on the stages, then the epilogue of their tile
-//   warpgroup 2          one thread fills the stages by TMA, or two do where A and B have stages of their own
-//                        (pipeline.cuh); the rest of the warpgroup only gives up its registers
+//   warpgroup 2          one thread fills the stages by TMA, the rest of the warpgroup only gives up its registers
 //
 //   cooperative   the consumers work on one tile, tile.m / 2 rows each
 //   pingpong      each consumer takes every other tile, so that one's epilogue runs behind the other's wgmma; it
@@ -26,9 +25,8 @@
 // lets the next one start at its own start or, with swapped operands, at its last load: in a chain of short kernels the
 // SMs would fill with waiting CTAs of two kernels (M = 16, 128 CTAs each, 115.3 us a block for 116.5). Asking L2 for
 // weights before the wait loses in every case (docs/experiments.md).
-// Shared memory: [stage 0: A, B] ... [stage S-1: A, B], or [A] ... [A] [B] ... [B], [2 x 2 KB for each consumer warp's
-// boxes of C and D] [barriers], without boxes with swap_ab; with split-K in a cluster the stages hold the fp32 tile at
-// the end.
+// Shared memory: [stage 0: A, B] ... [stage S-1: A, B] [2 x 2 KB for each consumer warp's boxes of C and D] [barriers],
+// without boxes with swap_ab; with split-K in a cluster the stages hold the fp32 tile at the end.
 #pragma once
 
 #include <cuda.h>
@@ -77,9 +75,8 @@ struct Config {
   static constexpr int kStoringWarps = static_cast<int>(ceil_div(kBlockRows, 16));  // of four, in a block
   static constexpr int kClusterM = kRow.cluster.m, kClusterN = kRow.cluster.n;
   static constexpr int kCtas = kClusterM * kClusterN;  // that a stage is multicast to
-  static constexpr int kStages = kRow.stages, kStagesA = kRow.stages_a;
-  static constexpr bool kTwoRings = kStagesA > 0;
-  static constexpr int kStagesBytes = stages_bytes(kRow), kSmemBytes = smem_bytes(kRow);
+  static constexpr int kStages = kRow.stages;
+  static constexpr int kSmemBytes = smem_bytes(kRow);
   static constexpr int kEpilogueBytesOfWarp = epilogue_bytes_of_warp(kRow);
   // Consumer warps that read one stage.
   static constexpr int kReaders = kPingpong ? 4 : kConsumerWarps;
@@ -130,29 +127,25 @@ struct GemmParams {
   uint32_t stage_bytes;             // that TMA writes: boxes end where a small matrix ends
   int up;                           // gated: where up begins among B's columns
   uint32_t tiles;                   // clusters' whole tiles of all batches and workspace splits
-  int k;
+  int cuts;  // of K, that a CTA adds up itself (running_sum.cuh, in partial_tiles); splits is 1 then
   int batch;
   int splits;             // cuts of K
   bool batch_a, batch_b;  // 0: one matrix for all batches
   Output output, z_output;
-  bool c_by_tma;                // C comes to the boxes that D leaves from
-  bool batch_c;                 // as batch_a
-  uint64_t policy_a, policy_b;  // L2 cache hints
-  int cuts;                     // of K, that a CTA adds up itself (running_sum.cuh, in partial_tiles); splits is 1 then
+  bool c_by_tma;                 // C comes to the boxes that D leaves from
+  bool batch_c;                  // as batch_a
+  uint64_t policy_a, policy_b;   // L2 cache hints
   int cut_tiles[kMaxCutsOfCta];  // K tiles of each
   device::KCuts k_cuts;
   device::FastDivisor cluster;  // its CTAs
-  uint32_t stage_bytes_a;       // as stage_bytes, where A has stages of its own and stage_bytes is B's
 };
 
 template <class Config>
 struct SharedStorage {
-  unsigned char stages[Config::kStagesBytes];
+  using Mainloop = device::WgmmaMainloop<Config>;
+  unsigned char stages[Config::kStages][Mainloop::kStageBytes];
   unsigned char epilogue[kConsumerWarps][Config::kEpilogueBytesOfWarp];
-  alignas(128) device::Ring<Config::kStages> ring;  // of both operands or of B
-  struct None {};
-  [[no_unique_address]] std::conditional_t<Config::kTwoRings, device::Ring<Config::kTwoRings ? Config::kStagesA : 1>,
-                                           None> ring_a;
+  alignas(128) device::Ring<Config::kStages> ring;
   uint64_t c_full[kConsumerWarps][kBoxesOfWarp];  // of the boxes of C that have landed
 };
 
@@ -261,8 +254,7 @@ __device__ __forceinline__ void load_gate_and_up(const GemmParams& p, const CUte
   }
 }
 
-// A thread that fills stages, of both operands or of one. Its first tile is worked out when it is made, which nothing
-// waits for.
+// The thread that fills the stages. Its first tile is worked out when it is made, which nothing waits for.
 template <class Config>
 struct Producer {
   using Mainloop = device::WgmmaMainloop<Config>;
@@ -282,23 +274,10 @@ struct Producer {
     asm volatile("" : "+r"(tile.m), "+r"(tile.n), "+r"(tile.batch), "+r"(tile.k_begin), "+r"(tile.k_tiles));
   }
 
-  // `operand`: with two rings, which of them the thread fills: 0 for A, 1 for B.
-  __device__ __forceinline__ void run(int operand) {
-    if constexpr (!Config::kTwoRings) {
-      fill<true, true>(shared.ring, smem_stages, p.stage_bytes);
-    } else if (operand == 0) {
-      fill<true, false>(shared.ring_a, smem_stages, p.stage_bytes_a);
-    } else {
-      fill<false, true>(shared.ring, smem_stages + Config::kStagesA * TileA::kBytes, p.stage_bytes);
-    }
-  }
-
- private:
-  template <bool kA, bool kB, int kStages>
-  __device__ __forceinline__ void fill(const device::Ring<kStages>& ring, uint32_t smem, uint32_t bytes) {
-    device::RingState<kStages> at;
+  __device__ __forceinline__ void run() {
+    device::RingState<Config::kStages> at;
     for (;;) {
-      load<kA, kB>(tile, ring, smem, bytes, at);
+      load(tile, at);
       if (!work.any()) break;
       tile = work.take();
     }
@@ -306,34 +285,32 @@ struct Producer {
     // The neighbours arrive at this CTA's barriers: it lives until the last of them has.
     if constexpr (Config::kCtas > 1) {
 #pragma unroll 1
-      for (int s = 0; s < kStages; ++s, at.advance()) ring.wait_empty(at);
+      for (int s = 0; s < Config::kStages; ++s, at.advance()) shared.ring.wait_empty(at);
     }
   }
 
-  template <bool kA, bool kB, int kStages>
-  __device__ __forceinline__ void load(const WorkTile& w, const device::Ring<kStages>& ring, uint32_t smem,
-                                       uint32_t bytes, device::RingState<kStages>& at) {
-    constexpr int kBytesA = kA ? TileA::kBytes : 0, kBytesB = kB ? TileB::kBytes : 0;  // of a stage
+ private:
+  __device__ __forceinline__ void load(const WorkTile& w, device::RingState<Config::kStages>& at) {
     const int batch_a = p.batch_a ? w.batch : 0;
     const int batch_b = p.batch_b ? w.batch : 0;
     int k = w.k_begin * Config::kTileK;
     for (int i = 0; i < w.k_tiles; ++i, k += Config::kTileK, at.advance()) {
-      ring.wait_empty(at);
-      const uint32_t barrier = ring.full_address(at.stage);
-      const uint32_t stage = smem + at.stage * (kBytesA + kBytesB);
-      device::ptx::mbarrier_arrive_expect_tx(barrier, bytes);
-      if constexpr (kA && Config::kGated && Config::kSwap) {
+      shared.ring.wait_empty(at);
+      const uint32_t barrier = shared.ring.full_address(at.stage);
+      const uint32_t stage = smem_stages + at.stage * Mainloop::kStageBytes;
+      device::ptx::mbarrier_arrive_expect_tx(barrier, p.stage_bytes);
+      if constexpr (Config::kGated && Config::kSwap) {
         load_gate_and_up<TileA, Config::kClusterN>(p, &p.a, stage, barrier, w.m, k, place.n, place.group_mask(),
                                                    p.policy_a);
-      } else if constexpr (kA) {
+      } else {
         TileA::template load<Config::kClusterN>(&p.a, stage, barrier, w.m, k, batch_a, place.n, place.group_mask(),
                                                 p.policy_a);
       }
-      if constexpr (kB && Config::kGated && !Config::kSwap) {
-        load_gate_and_up<TileB, Config::kClusterM>(p, &p.b, stage + kBytesA, barrier, w.n, k, place.m,
+      if constexpr (Config::kGated && !Config::kSwap) {
+        load_gate_and_up<TileB, Config::kClusterM>(p, &p.b, stage + TileA::kBytes, barrier, w.n, k, place.m,
                                                    place.group_mask(), p.policy_b);
-      } else if constexpr (kB) {
-        TileB::template load<Config::kClusterM>(&p.b, stage + kBytesA, barrier, w.n, k, batch_b, place.m,
+      } else {
+        TileB::template load<Config::kClusterM>(&p.b, stage + TileA::kBytes, barrier, w.n, k, batch_b, place.m,
                                                 place.group_mask(), p.policy_b);
       }
     }
@@ -380,16 +357,6 @@ __device__ __forceinline__ device::GateGradientStore<Config::kBlocks, Config::kT
   return {&p.c, &p.d, w.m + row, w.n, smem_buffer, address};
 }
 
-template <class Config>
-__device__ __forceinline__ typename device::WgmmaMainloop<Config>::Stages stages_of(const SharedStorage<Config>& shared,
-                                                                                    uint32_t smem_stages) {
-  if constexpr (Config::kTwoRings) {
-    return {shared.ring_a, shared.ring, smem_stages};
-  } else {
-    return {shared.ring, smem_stages};
-  }
-}
-
 // One consumer warpgroup.
 template <class Config>
 __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Config>& shared, const Place<Config>& place,
@@ -415,8 +382,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
   unsigned char* const buffer = shared.epilogue[warpgroup * 4 + warp];
   const auto smem_buffer = static_cast<uint32_t>(__cvta_generic_to_shared(buffer));
   typename Mainloop::Accumulators acc;
-  const auto stages = stages_of<Config>(shared, smem_stages);
-  typename Mainloop::State at;
+  device::RingState<Config::kStages> at;
   RunningSum<Config> sum;
   int cut = 0;  // of the tile, where this CTA adds up its cuts
   uint32_t boxes = 0;
@@ -462,7 +428,7 @@ __device__ __forceinline__ void consume(const GemmParams& p, SharedStorage<Confi
     // The producer loads K straight through: a cut begins where the accumulators start from zero again.
     const bool in_cuts = Config::kPlain && p.cuts > 1;
     const int k_tiles = in_cuts ? p.cut_tiles[cut] : w.k_tiles;
-    Mainloop::run(acc, stages, at, k_tiles, first_row, lane, place.first, [&] {
+    Mainloop::run(acc, shared.ring, smem_stages, at, k_tiles, first_row, lane, place.first, [&] {
       if (Config::kPingpong && ends && work.any()) named_barrier_arrive(kTurn + turn, 2 * 128);
     });
     if (in_cuts) {
@@ -546,8 +512,8 @@ __device__ __forceinline__ void prepare_epilogue(const GemmParams& p, SharedStor
   }
 }
 
-// No CTA may load into, or arrive at, another whose barriers are not there yet.
-__device__ __forceinline__ void await_cluster_start() {
+// Until all threads of the cluster are here; orders no memory accesses but the initialisation of barriers.
+__device__ __forceinline__ void await_cluster() {
   device::ptx::cluster_arrive_relaxed();
   device::ptx::cluster_wait();
 }
@@ -565,16 +531,11 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   // CTA.
   if (warpgroup == kConsumerWarpgroups) {
     device::ptx::setmaxnreg_decrease<Config::kProducerRegisters>();
-    const int warp = static_cast<int>(threadIdx.x / 32) - 4 * kConsumerWarpgroups;  // 0 fills A or both, 1 fills B
-    const bool loads = warp < (Config::kTwoRings ? 2 : 1) && threadIdx.x % 32 == 0;
+    const bool loads = threadIdx.x == 128 * kConsumerWarpgroups;
     if (loads) {
-      constexpr int kArrivals = Config::kReaders * Config::kCtas;
-      if (!Config::kTwoRings || warp == 0) device::ptx::tma_prefetch_descriptor(&p.a);
-      if (!Config::kTwoRings || warp == 1) device::ptx::tma_prefetch_descriptor(&p.b);
-      if (!Config::kTwoRings || warp == 1) shared.ring.init(1, kArrivals);
-      if constexpr (Config::kTwoRings) {
-        if (warp == 0) shared.ring_a.init(1, kArrivals);
-      }
+      device::ptx::tma_prefetch_descriptor(&p.a);
+      device::ptx::tma_prefetch_descriptor(&p.b);
+      shared.ring.init(1, Config::kReaders * Config::kCtas);
     }
     const auto place = Place<Config>::current(p);
     Producer<Config> producer(p, shared, place, smem_stages);
@@ -582,13 +543,13 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
     if constexpr (Config::kCtas == 1) {
       device::ptx::named_barrier_arrive(kStarted, kThreads);
     } else {
-      await_cluster_start();
+      await_cluster();  // no CTA may load into, or arrive at, another whose barriers are not there yet
     }
     if constexpr (!Config::kSwap) device::ptx::let_next_kernel_start();
     device::ptx::wait_for_earlier_kernels();
-    if (loads) producer.run(warp);
+    if (loads) producer.run();
     __syncwarp();
-    if (p.output == Output::cluster) device::ptx::cluster_sync();
+    if (p.output == Output::cluster) await_cluster();  // the partial tiles, which it has no part in
   } else {
     device::ptx::setmaxnreg_increase<Config::kConsumerRegisters>();
     if (threadIdx.x == 0) prepare_epilogue<Config>(p, shared);
@@ -596,15 +557,15 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
       device::ptx::named_barrier_sync(kStarted, kThreads);
     } else {
       __syncwarp();
-      await_cluster_start();
+      await_cluster();  // no CTA may load into, or arrive at, another whose barriers are not there yet
     }
     if constexpr (!Config::kSwap) device::ptx::let_next_kernel_start();
     device::ptx::wait_for_earlier_kernels();
     const auto place = Place<Config>::current(p);  // here: what is worked out for both branches spills in large tiles
     consume<Config>(p, shared, place, smem_stages, warpgroup);
   }
-  // A CTA's shared memory outlives its neighbours' reads of it.
-  if (p.output == Output::cluster) device::ptx::cluster_sync();
+  // A CTA's shared memory outlives its neighbours' reads of it: whoever comes here has used what it read.
+  if (p.output == Output::cluster) await_cluster();
 }
 
 }  // namespace gemmx::sm90

@@ -209,13 +209,10 @@ struct Launcher {
     constexpr bool kHalvesA = Config::kGated && Config::kSwap, kHalvesB = Config::kGated && !Config::kSwap;
     params.a = encode_operand<typename Mainloop::TileA, Config::kClusterN, kHalvesA>(spec, a, Config::kKMajorA, m, p,
                                                                                      params.stage_bytes);
-    params.stage_bytes_a = params.stage_bytes;
     params.b = encode_operand<typename Mainloop::TileB, Config::kClusterM, kHalvesB>(spec, b, Config::kKMajorB, n, p,
                                                                                      params.stage_bytes);
-    if (Config::kTwoRings) params.stage_bytes -= params.stage_bytes_a;
     params.batch_a = a.batch_stride != 0;
     params.batch_b = b.batch_stride != 0;
-    params.k = static_cast<int>(p.k);
     params.batch = static_cast<int>(p.batch);
   }
 

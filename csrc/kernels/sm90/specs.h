@@ -26,9 +26,8 @@ struct Row {
   TileShape tile;  // of the kernel: with swap_ab, tile.m runs over N and tile.n over M
   ClusterShape cluster;
   Consumers consumers;
-  int stages;  // of both operands or, where A has stages of its own, of B
+  int stages;
   int priority;
-  int stages_a = 0;  // of A alone (pipeline.cuh); 0: A and B share their stages
 };
 
 constexpr int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
@@ -42,15 +41,12 @@ constexpr int epilogue_bytes_of_warp(const Row& r) {
   return r.operands == OperandOrder::swap_ab ? 16 : kBoxesOfWarp * 16 * 128;
 }
 
-constexpr int stages_bytes(const Row& r) {
-  const int of_a = r.stages_a > 0 ? r.stages_a : r.stages;
-  return (of_a * r.tile.m + r.stages * r.tile.n) * r.tile.k * 2;
-}
+constexpr int stage_bytes(const Row& r) { return (r.tile.m + r.tile.n) * r.tile.k * 2; }
 
-// Dynamic shared memory: stages, the epilogue's buffers, the barriers of the rings and of C's boxes.
+// Dynamic shared memory: stages, the epilogue's buffers, the barriers of the ring and of C's boxes.
 constexpr int smem_bytes(const Row& r) {
-  return stages_bytes(r) + kConsumerWarps * epilogue_bytes_of_warp(r) +
-         round_up((2 * (r.stages + r.stages_a) + kConsumerWarps * kBoxesOfWarp) * 8, 128);
+  return r.stages * stage_bytes(r) + kConsumerWarps * epilogue_bytes_of_warp(r) +
+         round_up((2 * r.stages + kConsumerWarps * kBoxesOfWarp) * 8, 128);
 }
 
 inline constexpr int kThreads = 128 * (kConsumerWarpgroups + 1);  // and a warpgroup of producers
@@ -117,10 +113,10 @@ constexpr KernelSpec make_custom_spec(const char* name, const Row& r) {
 }  // namespace gemmx::sm90
 
 // The columns as documented in instances.inc.
-#define GEMMX_SM90_ROW(DTYPE, MAJOR_A, MAJOR_B, OPERANDS, FORM, TM, TN, TK, CM, CN, CONSUMERS, STAGES, ...)         \
+#define GEMMX_SM90_ROW(DTYPE, MAJOR_A, MAJOR_B, OPERANDS, FORM, TM, TN, TK, CM, CN, CONSUMERS, STAGES, PRIORITY)    \
   ::gemmx::sm90::Row {                                                                                              \
     ::gemmx::DType::DTYPE, ::gemmx::Major::MAJOR_A, ::gemmx::Major::MAJOR_B, ::gemmx::sm90::OperandOrder::OPERANDS, \
-        ::gemmx::Form::FORM, {TM, TN, TK}, {CM, CN, 1}, ::gemmx::sm90::Consumers::CONSUMERS, STAGES, __VA_ARGS__    \
+        ::gemmx::Form::FORM, {TM, TN, TK}, {CM, CN, 1}, ::gemmx::sm90::Consumers::CONSUMERS, STAGES, PRIORITY       \
   }
 #define GEMMX_SM90_SPEC(NAME, ...) ::gemmx::sm90::make_spec(#NAME, GEMMX_SM90_ROW(__VA_ARGS__))
 #define GEMMX_SM90_CUSTOM_SPEC(NAME, FUNCTION, ...) ::gemmx::sm90::make_custom_spec(#NAME, GEMMX_SM90_ROW(__VA_ARGS__))
