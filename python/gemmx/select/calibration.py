@@ -38,6 +38,8 @@ class Calibration:
     overhead_us: dict[str, float] = field(
         default_factory=lambda: {"FFMA": 2.5, "HMMA": 3.0, "HGMMA": 3.0, "UTCHMMA": 4.0}
     )
+    # ... by which the wgmma family's own kernels now take less: their first load comes sooner (docs/experiments.md).
+    sm90_start_us: float = 0.6
     # ... of which an early start hides this much: 1x4096x4096 11.6 us without, 10.8 with it.
     early_us: float = 0.8
     # The second launch of a split-K or stream-K reduction. Fitted.

@@ -367,7 +367,8 @@ def kernel_estimate(
         latency_us = steps * (cal.l2_latency_ns + cold * (cal.dram_latency_ns - cal.l2_latency_ns)) * 1e-3
 
     terms = {"mma": mma_us, "dram": dram_us, "l2": l2_us, "latency": latency_us}
-    fixed = cal.overhead_us[kernel.mma] + _reduction_us(kernel, shape, machine, schedule, splits)
+    fixed = cal.overhead_us[kernel.mma] - (cal.sm90_start_us if kernel.family == "sm90" else 0.0)
+    fixed += _reduction_us(kernel, shape, machine, schedule, splits)
     fixed += _packing_us(kernel, shape, machine) - _early_us(kernel, shape, machine, ctas)
     fixed += _epilogue_us(kernel, shape, machine, tiles=busiest, mainloop_us=tile_flops / rate)
     fixed += busiest * (splits - in_grid) * _running_sum_us(kernel, machine) if in_grid < splits else 0.0
