@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -47,6 +48,7 @@ MANIFESTS = Path(__file__).parent / "manifests"
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", required=True, help="comma-separated suites of benchmarks/manifests")
+    parser.add_argument("--rows", default="", help="measure rows whose name matches this regular expression")
     parser.add_argument("--out", type=Path, required=True, help="the table; rows of other problems in it are kept")
     parser.add_argument("--numerics", choices=NUMERICS, default=NUMERICS[0], help="of the problems that rows are for")
     parser.add_argument("--candidates", type=int, default=9, help="kernels measured per row, cuBLASLt's besides")
@@ -153,6 +155,8 @@ def write_table(arguments: argparse.Namespace, device: Any, rows: list[dict[str,
     rows = rows + [row for row in kept if identity(row) not in new]
     text = ",\n".join(json.dumps(row) for row in rows)
     command = f"python benchmarks/tune.py --suite {arguments.suite}"
+    if arguments.rows:
+        command += f" --rows '{arguments.rows}'"
     if arguments.numerics != DEFAULT_NUMERICS:
         command += f" --numerics {arguments.numerics}"
     table = {
@@ -174,7 +178,7 @@ def main() -> int:
     numerics = {} if arguments.numerics == DEFAULT_NUMERICS else {"numerics": arguments.numerics}
     for suite in arguments.suite.split(","):
         for row in manifest.load(MANIFESTS / f"{suite}.csv"):
-            if row.unsupported():
+            if row.unsupported() or not re.search(arguments.rows, row.name):
                 continue
             if numerics and row.dtype_a == "f32":
                 continue  # refused by name
