@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,12 +95,16 @@ class Layer:
     def call(self, a: Tensor, c: Tensor | None, major_b: str = "k", **request: Any) -> Tensor:
         return gemmx.gemm(a, self.b[major_b], c, **self.options | request)
 
-    def some(self, m: int) -> tuple[Tensor, Tensor | None, Tensor]:
-        """(a, c, expected D) of m rows: neighbours, or any in any order."""
+    def rows(self, m: int) -> slice | Tensor:
+        """Which m rows: neighbours, or any in any order."""
         first = self.random.randint(0, len(self.a) - m)
-        rows: slice | Tensor = slice(first, first + m)
         if self.random.random() < 0.5:
-            rows = torch.tensor([self.random.randrange(len(self.a)) for _ in range(m)], device=self.a.device)
+            return torch.tensor([self.random.randrange(len(self.a)) for _ in range(m)], device=self.a.device)
+        return slice(first, first + m)
+
+    def some(self, m: int) -> tuple[Tensor, Tensor | None, Tensor]:
+        """(a, c, expected D) of m rows."""
+        rows = self.rows(m)
         return self.a[rows], None if self.c is None else self.c[rows], self.expected[rows]
 
 
@@ -303,6 +307,40 @@ def test_f16_by_the_op(device: _C.Device, record_property: Record) -> None:
         a, c, expected = layer.some(m)
         found.add("weight (N, K)", layer.call(a, c), expected)
         found.add("weight (K, N)", layer.call(a, c, "n"), expected)
+    found.close(record_property)
+
+
+def compare_gradients(layer: Layer, call: Callable[[Tensor], Tensor], sizes: Iterable[int], found: Comparison) -> None:
+    """The gradient of some rows of A beside that of all rows; dD is the same for a row wherever it stands."""
+
+    def gradient(rows: slice | Tensor) -> Tensor:
+        a = layer.a[rows].clone().requires_grad_()
+        return torch.autograd.grad(call(a), a, dd[rows])[0]
+
+    every = slice(0, len(layer.a))
+    with torch.no_grad():
+        dd = torch.randn_like(call(layer.a))
+    expected = gradient(every)
+    for m in sizes:
+        rows = layer.rows(m)
+        found.add(f"dA of {layer.n}x{layer.k}", gradient(rows), expected[rows])
+
+
+@pytest.mark.parametrize(("n", "k"), [(4096, 4096), (6144, 4096), (4096, 14336), (14336, 4096), (1023, 2049)])
+def test_the_gradient_of_a_row(n: int, k: int, record_property: Record) -> None:
+    """dgrad: of its product N is K, so that 14336 columns of D are cut in two."""
+    found = Comparison()
+    layer = Layer(n, k, BF16, bias=True, activation="silu")
+    compare_gradients(layer, lambda a: layer.call(a, None), EVERY_M, found)
+    found.close(record_property)
+
+
+@pytest.mark.parametrize(("n", "k"), [(2 * 14336, 4096), (2 * 1024, 2048)])
+def test_the_gradient_of_a_gated_row(n: int, k: int, record_property: Record) -> None:
+    found = Comparison()
+    layer = Layer(n, k, BF16)
+    gated = lambda a: gemmx.gemm_gated(a, layer.b["k"], activation="silu", numerics="batch_invariant")  # noqa: E731
+    compare_gradients(layer, gated, EDGES, found)
     found.close(record_property)
 
 
