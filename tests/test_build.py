@@ -363,6 +363,17 @@ def test_build_info_is_complete(info: dict[str, Any]) -> None:
     assert all(file["cpu_seconds"] > 0 for file in info["files"])
 
 
+def assert_first_load_is_near(name: str, lines: list[str]) -> None:
+    """What the loading warp runs up to its first load. A kernel does nothing for its product until then."""
+    start = next(i for i, line in enumerate(lines) if "USETMAXREG.DEALLOC" in line)
+    load = next(i for i, line in enumerate(lines) if i > start and "UTMALDG" in line)
+    first = lines[start:load]
+    assert len(first) <= 420, f"{name}: {len(first)} instructions"
+    # No fence of the whole GPU, no division in software, and without neighbours no wait for the rest of the CTA.
+    slow = ("MEMBAR", "CALL", "BAR.SYNC") if "_1x1_" in name else ("MEMBAR", "CALL")
+    assert not [line for line in first if any(word in line for word in slow)], name
+
+
 def test_every_kernel_has_its_mma_instruction(info: dict[str, Any]) -> None:
     """And no access to local memory, which would be a spill or an array that registers cannot hold."""
     if not info["archs"]:
@@ -384,6 +395,7 @@ def test_every_kernel_has_its_mma_instruction(info: dict[str, Any]) -> None:
             # Not where the mainloop's stages and descriptors lie in uniform registers, as they must for its speed.
             products = [i for i, line in enumerate(lines) if "HGMMA" in line]
             assert not any("WARPSYNC" in line for line in lines[products[0] : products[-1]]), name
+            assert_first_load_is_near(name, lines)
     expected = {(name, arch) for name, kernel in info["kernels"].items() for arch in kernel["code"]}
     assert found == dict.fromkeys(expected, True)
 
