@@ -28,8 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # 108 bytes: odd alignment with both operands' rows across K, on an architecture whose products are tcgen05's to serve.
 _SPILLING_ON_SM100 = [f"sm80_gemm_{dtype}_{dtype}_f32_any_mn_64x64x32_w32x32_s3_align2" for dtype in ("bf16", "f16")]
 # 20 and 16 bytes, on an architecture that is compiled and never run: addresses of the loader of odd rows, a column of
-# the epilogue. They came with another order of the tile scheduler's steps, which costs no kernel for sm_80 or sm_90a
-# a register.
+# the epilogue. They came with another order of the tile scheduler's steps; for sm_80 and sm_90a nothing spills by it.
 _SPILLING_ON_SM120 = [
     f"sm80_gemm_{form}{dtype}_{dtype}_f32_any_{tile}"
     for dtype in ("bf16", "f16")
