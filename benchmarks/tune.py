@@ -32,16 +32,14 @@ import torch
 from gemmx import _C
 from gemmx._files import write_atomically
 from gemmx.bench import manifest, results
-from gemmx.bench.cases import Call, Case
+from gemmx.bench.cases import BEHIND, Call, Case, behind_elementwise
 from gemmx.bench.suite import check_call, four_digits, kernel_family, request_for, torch_precision
-from gemmx.bench.timer import Arm, time_arms
+from gemmx.bench.timer import time_arms
 from gemmx.select.selector import decide, every_plan
 from gemmx.select.tables import DEFAULT_NUMERICS, FORMAT, NUMERICS, row_dict
 
-SMALL_M = 64  # up to which the elementwise kernel writes A alone, so that the weights stay cold
 KEPT = 3  # plans written per row, beside the best of the own kernels
 NOISE = 0.01
-BEHIND = ", behind elementwise kernels"  # of the names of arms
 MANIFESTS = Path(__file__).parent / "manifests"
 
 
@@ -80,19 +78,6 @@ def ranked(plans: Mapping[str, Any], *places: Mapping[str, float]) -> list[Any]:
         return worst * (1 - NOISE if is_own(plans[name]) else 1)
 
     return [plans[name] for name in sorted(places[0], key=loss)]
-
-
-def behind_elementwise(case: Case, call: Call) -> Arm:
-    """The call behind elementwise kernels that write its A and, for a large M, the weights of another input set."""
-    run = case.arm(call)
-
-    def arm(i: int) -> None:
-        if case.row.M > SMALL_M:
-            case.inputs[(i + case.sets // 2) % case.sets].b.mul_(1)
-        case.inputs[i].a.mul_(1)
-        run(i)
-
-    return arm
 
 
 def time_plans(case: Case, calls: Mapping[str, Call], **times: Any) -> tuple[dict[str, float], dict[str, float]]:

@@ -5,9 +5,11 @@
     python benchmarks/variants.py --kernels sm80 --shapes 16x4096x14336 --splits 1,2,4,8 --json out.json
     python benchmarks/variants.py --kernels 'sm90.*128x256' --shapes 512x28672x4096 --stream-k
     python benchmarks/variants.py --kernels 'sm90.*128x128' --shapes 4096x8192x2048 --epilogue residual --dtype f16
+    python benchmarks/variants.py --kernels 'sm90.*swapab_32' --shapes 16x4096x4096 --behind
 
 Every kernel whose name matches and that takes the problem is an arm; with --splits, once per number of splits
-it supports, with --stream-k once more in that schedule. Majors as in kernel names: A's, then B's.
+it supports, with --stream-k once more in that schedule. Majors as in kernel names: A's, then B's. With --behind each
+is also timed behind elementwise kernels, whose own time is in it, as in a model (gemmx.bench.cases.behind_elementwise).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import torch
 
 from gemmx import _C
 from gemmx.bench import results
-from gemmx.bench.cases import Case
+from gemmx.bench.cases import BEHIND, Case, behind_elementwise
 from gemmx.bench.manifest import Row
 from gemmx.bench.stats import paired_ratio
 from gemmx.bench.suite import check_call, four_digits, torch_precision
@@ -39,6 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epilogue", default="none", help="as in a manifest, e.g. bias+silu or residual; default none")
     parser.add_argument("--splits", default="1", help="comma-separated numbers of splits of K; default 1")
     parser.add_argument("--stream-k", action="store_true", help="also the schedule stream_k, of kernels that have it")
+    parser.add_argument("--behind", action="store_true", help="time each behind elementwise kernels as well")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     return parser.parse_args()
 
@@ -72,10 +75,15 @@ def requests(pattern: str, splits: list[int], stream_k: bool, device: Any) -> di
     return found
 
 
-def measure(row: Row, candidates: dict[str, dict[str, Any]], device: Any) -> list[dict[str, Any]]:
-    """One entry per kernel: its numbers, or why it does not take the problem or failed."""
+def measure(row: Row, candidates: dict[str, dict[str, Any]], device: Any, behind: bool = False) -> list[dict[str, Any]]:
+    """One entry per kernel: its numbers, or why it does not take the problem or failed.
+
+    behind: each has `behind_us` and `torch_behind_us` too, with the elementwise kernels' own time.
+    """
     case = Case(row, l2_bytes=device.l2_bytes)
     arms: dict[str, Arm] = {"torch": case.arm(case.torch_call())}
+    if behind:
+        arms["torch" + BEHIND] = behind_elementwise(case, case.torch_call())
     entries: dict[str, dict[str, Any]] = {}
     for name, request in candidates.items():
         entries[name] = {"shape": row.name, "name": name, **request}
@@ -83,12 +91,14 @@ def measure(row: Row, candidates: dict[str, dict[str, Any]], device: Any) -> lis
             case.problem(**request)
             entries[name]["error"] = round(check_call(case, case.gemmx_call(**request), request["kernel"]), 4)
             arms[name] = case.arm(case.gemmx_call(**request))
+            if behind:
+                arms[name + BEHIND] = behind_elementwise(case, case.gemmx_call(**request))
         except (RuntimeError, ValueError) as error:
             entries[name]["reason"] = str(error)
     timings = time_arms(arms, sets=case.sets)
     reference = timings["torch"]
     for name, timing in timings.items():
-        if name == "torch":
+        if name == "torch" or name.endswith(BEHIND):
             continue
         if timing.error is not None or reference.error is not None:
             entries[name]["reason"] = timing.error or f"torch: {reference.error}"
@@ -96,6 +106,9 @@ def measure(row: Row, candidates: dict[str, dict[str, Any]], device: Any) -> lis
         ratio = paired_ratio(reference.samples, timing.samples)
         entries[name] |= {"us": round(timing.median_us, 3), "torch_us": round(reference.median_us, 3)}
         entries[name] |= {"of_torch": round(ratio.median, 4), "of_torch_p10": round(ratio.p10, 4)}
+        if behind and not (timings[name + BEHIND].error or timings["torch" + BEHIND].error):
+            entries[name]["behind_us"] = round(timings[name + BEHIND].median_us, 3)
+            entries[name]["torch_behind_us"] = round(timings["torch" + BEHIND].median_us, 3)
         entries[name] |= {
             "of_torch_p90": round(ratio.p90, 4),
             "tflops": four_digits(row.flops / timing.median_us / 1e6),
@@ -107,10 +120,15 @@ def print_shape(row: Row, entries: list[dict[str, Any]]) -> None:
     timed = sorted((e for e in entries if "us" in e), key=lambda e: float(e["us"]))
     print(f"{row.shape} {row.major_a}{row.major_b} {row.dtype_a}")
     if timed:
-        head = ("kernel", "us", "% of torch", "p10", "p90", "TFLOP/s", "error")
-        print(results.text_table(head, [
+        head = ["kernel", "us", "% of torch", "p10", "p90", "TFLOP/s", "error"]
+        lines = [
             [e["name"], f"{e['us']:.2f}", f"{100 * e['of_torch']:.1f}", f"{100 * e['of_torch_p10']:.1f}",
-             f"{100 * e['of_torch_p90']:.1f}", f"{e['tflops']:.1f}", f"{e['error']:.3f}"] for e in timed]))  # fmt: skip
+             f"{100 * e['of_torch_p90']:.1f}", f"{e['tflops']:.1f}", f"{e['error']:.3f}"] for e in timed]  # fmt: skip
+        if any("behind_us" in e for e in timed):
+            head += ["behind us", "torch behind us"]
+            for e, line in zip(timed, lines, strict=True):
+                line += [f"{e[key]:.2f}" if key in e else "-" for key in ("behind_us", "torch_behind_us")]
+        print(results.text_table(head, lines))
     for e in entries:
         if "us" not in e:
             print(f"  not timed {e['name']}: {e['reason']}")
@@ -128,7 +146,7 @@ def main() -> int:
     for shape in options.shapes.split(","):
         row = shape_row(shape, options.majors, options.dtype, options.epilogue)
         with torch_precision(row.compute):
-            measured = measure(row, candidates, device)
+            measured = measure(row, candidates, device, options.behind)
         print_shape(row, measured)
         entries += measured
     if options.json:

@@ -284,6 +284,23 @@ def test_variants_time_what_matches_and_say_why_not(
     variants.print_shape(row, list(entries.values()))
     printed = capsys.readouterr().out
     assert "100.0" in printed and "not timed sm80_gemm: the plan names sm80_gemm" in printed
+    assert "behind" not in printed and not any("behind_us" in entry for entry in entries.values())
+
+
+def test_variants_behind_elementwise_kernels(
+    pretend_gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variants = script("variants")
+    monkeypatch.setattr(variants, "_C", pretend_gpu.fake)
+    monkeypatch.setattr(variants, "Case", pretend_gpu.case)
+    monkeypatch.setattr(variants, "time_arms", pretend_gpu.timer)
+    pretend_gpu.ran = "sm90_gemm"
+    row = variants.shape_row("5x24x40", "kk", "bf16")
+    candidates = {"sm90_gemm": {"kernel": "sm90_gemm"}}
+    (entry,) = variants.measure(row, candidates, pretend_gpu.fake.cuda_device(0), behind=True)
+    assert entry["behind_us"] > 0 and entry["torch_behind_us"] > 0
+    variants.print_shape(row, [entry])
+    assert "torch behind us" in capsys.readouterr().out
 
 
 def test_a_row_that_raises_does_not_stop_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:

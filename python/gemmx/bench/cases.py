@@ -246,3 +246,23 @@ class Case:
             kept[i] = call(self.inputs[i], given[i])
 
         return run
+
+
+SMALL_M = 64  # up to which behind_elementwise() writes A alone, so that the weights stay cold
+BEHIND = ", behind elementwise kernels"  # of the names of such arms
+
+
+def behind_elementwise(case: Case, call: Call) -> Arm:
+    """The call as a model makes it: behind kernels that write its A and, for a large M, the weights of another set.
+
+    The arm's time is that of the elementwise kernels too. They do not let the call start early.
+    """
+    run = case.arm(call)
+
+    def arm(i: int) -> None:
+        if case.row.M > SMALL_M:
+            case.inputs[(i + case.sets // 2) % case.sets].b.mul_(1)
+        case.inputs[i].a.mul_(1)
+        run(i)
+
+    return arm
