@@ -15,7 +15,7 @@ import torch
 from bench_rows import ROOT, EagerGpu, make_row, script
 from gemmx import _C
 from gemmx.bench import chain, invariant, manifest, model, results, suite, timer
-from gemmx.bench.cases import Case
+from gemmx.bench.cases import SMALL_M, Case
 from gemmx.select.explain import check_shape
 from gemmx.select.profiles import profile
 from gemmx.select.selector import decide, every_plan
@@ -543,4 +543,4 @@ def test_tune_ranks_by_the_worse_of_two_places(monkeypatch: pytest.MonkeyPatch, 
     assert sum(name.endswith(tune.BEHIND) for name in ran) == len(ran) / 2
     assert inputs[0].a._version > 0  # written by the kernel before
     assert inputs[0].b._version == 0  # and the weights that it reads are cold
-    assert (inputs[1].b._version > 0) == (m > tune.SMALL_M)
+    assert (inputs[1].b._version > 0) == (m > SMALL_M)
