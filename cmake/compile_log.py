@@ -37,8 +37,8 @@ def main() -> int:
     if done.returncode == 0:
         log = {
             "source": command[command.index("-c") + 1],
-            "seconds": round(seconds, 2),
-            "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
+            "seconds": round(seconds, 4),
+            "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 4),
             "cached": stats.exists() and "_cache_hit" in stats.read_text(),
             "ptxas": [lines[i] for i in ptxas],
         }
