@@ -176,6 +176,7 @@ struct TransposedGatedStore {
       Store::run(e, batch, m, n, n_end, x, lane);
     }
   }
+
   __device__ static __forceinline__ void pre_activation(const EpilogueParams& e, int half, int n,
                                                         const float (&acc)[kValues], int lane, float (&z)[kValues]) {
 #pragma unroll

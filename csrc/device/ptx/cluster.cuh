@@ -18,12 +18,9 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// cluster_sync() in two: every thread of every CTA arrives once, and waits once, for all to have arrived.
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-// The same, where no access but the initialisation of barriers, after mbarrier_init_fence(), is to be visible: without
-// the fence of the whole GPU that a release is.
+// cluster_sync() in two, where no access but the initialisation of barriers, after mbarrier_init_fence(), is to be
+// visible: every thread of every CTA arrives once, without the fence of the whole GPU that a release is, and waits
+// once, for all to have arrived.
 __device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
