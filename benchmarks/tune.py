@@ -154,19 +154,33 @@ def write_table(arguments: argparse.Namespace, device: Any, rows: list[dict[str,
     return len(rows)
 
 
+def rows_of(suites: str, pattern: str, numerics: str) -> dict[str, list[manifest.Row]]:
+    """The rows to measure, of each suite; SystemExit where there are none."""
+    found = {
+        suite: [
+            row
+            for row in manifest.load(MANIFESTS / f"{suite}.csv")
+            if not row.unsupported()
+            and re.search(pattern, row.name)
+            and (numerics == DEFAULT_NUMERICS or row.dtype_a != "f32")  # refused by name
+        ]
+        for suite in suites.split(",")
+    }
+    if not any(found.values()):
+        raise SystemExit(f"--rows: got {pattern!r}; it takes a pattern that some row of {suites} has in its name")
+    return found
+
+
 def main() -> int:
     arguments = parse_arguments()
+    suites = rows_of(arguments.suite, arguments.rows, arguments.numerics)
     device = _C.cuda_device(torch.cuda.current_device())
     rows: list[dict[str, Any]] = []
     regrets: list[float] = []
     count = 0
     numerics = {} if arguments.numerics == DEFAULT_NUMERICS else {"numerics": arguments.numerics}
-    for suite in arguments.suite.split(","):
-        for row in manifest.load(MANIFESTS / f"{suite}.csv"):
-            if row.unsupported() or not re.search(arguments.rows, row.name):
-                continue
-            if numerics and row.dtype_a == "f32":
-                continue  # refused by name
+    for suite, chosen in suites.items():
+        for row in chosen:
             start = time.perf_counter()
             with torch_precision(row.compute):
                 case = Case(row, l2_bytes=device.l2_bytes)

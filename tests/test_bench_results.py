@@ -266,13 +266,18 @@ def test_run_writes_a_valid_file_and_reports_skipped_rows(
     assert "decode: 1 measured, 1 skipped, 0 failed; geomean torch/gemmx 1.000 (worst 1.000 one)" in printed
 
 
+@pytest.fixture
+def variants(pretend_gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = script("variants")
+    monkeypatch.setattr(module, "_C", pretend_gpu.fake)
+    monkeypatch.setattr(module, "Case", pretend_gpu.case)
+    monkeypatch.setattr(module, "time_arms", pretend_gpu.timer)
+    return module
+
+
 def test_variants_time_what_matches_and_say_why_not(
-    pretend_gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    variants: Any, pretend_gpu: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    variants = script("variants")
-    monkeypatch.setattr(variants, "_C", pretend_gpu.fake)
-    monkeypatch.setattr(variants, "Case", pretend_gpu.case)
-    monkeypatch.setattr(variants, "time_arms", pretend_gpu.timer)
     device = pretend_gpu.fake.cuda_device(0)
     candidates = variants.requests("sm", [1, 4], False, device)
     assert list(candidates) == ["sm90_gemm", "sm90_gemm split_k 4", "sm80_gemm", "sm80_gemm split_k 4"]
@@ -288,12 +293,8 @@ def test_variants_time_what_matches_and_say_why_not(
 
 
 def test_variants_behind_elementwise_kernels(
-    pretend_gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    variants: Any, pretend_gpu: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    variants = script("variants")
-    monkeypatch.setattr(variants, "_C", pretend_gpu.fake)
-    monkeypatch.setattr(variants, "Case", pretend_gpu.case)
-    monkeypatch.setattr(variants, "time_arms", pretend_gpu.timer)
     pretend_gpu.ran = "sm90_gemm"
     row = variants.shape_row("5x24x40", "kk", "bf16")
     candidates = {"sm90_gemm": {"kernel": "sm90_gemm"}}
@@ -475,6 +476,14 @@ def test_tune_measures_the_first_kernels_and_some_further_plans_of_theirs() -> N
     assert sum(not tune.is_own(plan) for plan in plans) == 1  # the library's, wherever the model ranks it
     assert len(plans) == len({str(plan) for plan in plans})  # none twice
     assert len(plans) - 3 == 6 + (plans[6] in best and not tune.is_own(plans[6]))  # and half of six further ones
+
+
+def test_tune_takes_the_rows_that_match() -> None:
+    tune = script("tune")
+    found = tune.rows_of("decode,mid", r"llama3-8b-o-m(1|64)$", "deterministic")
+    assert [(suite, row.M) for suite, rows in found.items() for row in rows] == [("decode", 1), ("mid", 64)]
+    with pytest.raises(SystemExit, match=r"^--rows: got 'no-such-row'"):
+        tune.rows_of("decode,mid", "no-such-row", "deterministic")
 
 
 def test_tune_times_every_candidate_in_groups_that_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmx import _C
+from gemmx.select.explain import check_shape
+from gemmx.select.profiles import profile
 
 UNIT_BYTES = 512
 depths = st.one_of(st.integers(1, 1 << 20), st.sampled_from((1, 255, 256, 257, 4096, 14336, 2**31, 2**40)))
@@ -67,3 +69,18 @@ def test_the_splits_of_batch_invariant_grow_with_k_and_fall_with_n(n: int, k: in
 def test_the_splits_of_batch_invariant_cannot_be_told_m() -> None:
     with pytest.raises(TypeError, match="incompatible function arguments"):
         _C.splits_for(m=16, n=4096, k=4096, element_bytes=2)  # type: ignore[call-arg]
+
+
+def test_the_wgmma_family_counts_splits_up_to_its_limit() -> None:
+    limit = _C.testing.max_splits_of_grid
+    k = (limit + 1) * 256
+    assert _C.max_splits(k, 2) > limit
+    spec = next(s for s in _C.kernels() if s.family == "sm90" and "split_k" in s.schedules)
+    reasons = {
+        splits: _C.supports(
+            spec.name, check_shape(64, 64, k, schedule="split_k", splits=splits).problem, profile("h200")
+        )
+        for splits in (limit, limit + 1)
+    }
+    assert f"cuts K in at most {limit} parts, got splits={limit + 1}" in reasons[limit + 1]
+    assert "parts" not in reasons[limit]
